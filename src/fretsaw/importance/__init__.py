@@ -1,0 +1,1 @@
+"""What each unit of a block is worth: pure algorithms on plain tensors."""

@@ -1,0 +1,84 @@
+"""Closed-form repair: the weights that stay are re-solved to stand in for those that went."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def repair_channels(moments: Tensor, *, down_proj: Tensor, keep: int, ridge: float) -> Tensor:
+    """Kept columns of a down projection, re-solved to give what the full expert gave.
+
+        D' = argmin sum_t w[t]^2 ||D h[t] - D' h[t, :n]||^2 + s ||D' - D[:, :n]||^2
+           = D[:, :n] + D[:, n:] M[n:, :n] (M[:n, :n] + s I)^-1,   M = sum_t w[t]^2 h[t] h[t]^T
+
+    with s = `ridge` times the mean diagonal of M[:n, :n]. The plain slice is a point of the
+    problem, so the fitted error is never larger than the slice's.
+
+    Args:
+        moments: M of one expert in importance order, (ffn, ffn), any float dtype.
+        down_proj: Full weight in importance order, (latent, ffn).
+        keep: n, the number of first channels that stay.
+        ridge: Pull towards the plain slice, relative, > 0.
+
+    Returns:
+        (latent, keep), dtype of `down_proj`; the plain slice where M is zero.
+
+    Source: own; ridge regression on second moments.
+    """
+    m = moments.double()
+    kept, gone = down_proj[:, :keep].double(), down_proj[:, keep:].double()
+    solved = _solve(gone @ m[keep:, :keep], m[:keep, :keep], ridge=ridge)
+    return (kept + solved).to(down_proj.dtype)
+
+
+def repair_projection(cross: Tensor, moments: Tensor, *, prior: Tensor, ridge: float) -> Tensor:
+    """A projection re-solved so that a changed input gives the output that was wanted.
+
+        F' = argmin sum_t ||y[t] - F' z[t]||^2 + s ||F' - F||^2
+           = F + (Y - F Z) (Z + s I)^-1,   Y = sum_t y[t] z[t]^T,  Z = sum_t z[t] z[t]^T
+
+    with s = `ridge` times the mean diagonal of Z.
+
+    Args:
+        cross: Y, (out, in).
+        moments: Z, (in, in).
+        prior: F, the present weight, (out, in).
+        ridge: Pull towards the present weight, relative, > 0.
+
+    Returns:
+        (out, in), dtype of `prior`; the present weight where Z is zero.
+
+    Source: own; ridge regression on second moments.
+    """
+    f, z = prior.double(), moments.double()
+    return (f + _solve(cross.double() - f @ z, z, ridge=ridge)).to(prior.dtype)
+
+
+def output_gain(cross: Tensor, moments: Tensor, *, prior: Tensor) -> float:
+    """The one factor on a projection that brings it nearest to the wanted output.
+
+        gain = argmin_g sum_t ||y[t] - g F z[t]||^2 = <F, Y> / <F Z, F>
+
+    Args:
+        cross: Y = sum_t y[t] z[t]^T, (out, in).
+        moments: Z = sum_t z[t] z[t]^T, (in, in).
+        prior: F, the present weight, (out, in).
+
+    Returns:
+        The factor; 1 where F Z is zero.
+
+    Source: own.
+    """
+    f = prior.double()
+    power = float((f @ moments.double() * f).sum())
+    return float((f * cross.double()).sum()) / power if power > 0 else 1.0
+
+
+def _solve(right: Tensor, moments: Tensor, *, ridge: float) -> Tensor:
+    """``right (moments + s I)^-1`` for a symmetric, positive semi-definite matrix."""
+    mean = float(moments.diagonal().mean())
+    if mean <= 0:
+        return torch.zeros_like(right)
+    damped = moments + ridge * mean * torch.eye(len(moments), dtype=moments.dtype)
+    return torch.linalg.solve(damped, right, left=False)
