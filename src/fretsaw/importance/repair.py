@@ -81,4 +81,5 @@ def _solve(right: Tensor, moments: Tensor, *, ridge: float) -> Tensor:
     if mean <= 0:
         return torch.zeros_like(right)
     damped = moments + ridge * mean * torch.eye(len(moments), dtype=moments.dtype)
-    return torch.linalg.solve(damped, right, left=False)
+    solved: Tensor = torch.linalg.solve(damped, right, left=False)
+    return solved

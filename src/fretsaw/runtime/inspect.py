@@ -11,15 +11,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.nemotron_h.modeling_nemotron_h import (
+    NemotronHBlock,
     NemotronHMamba2Mixer,
     NemotronHMLP,
     NemotronHMoE,
 )
 
 from fretsaw.importance.ssm_state import ScanInputs
+from fretsaw.runtime.blocks import run_block
+
+EXPERTS_DOWN = "mixer.experts.down_proj"
+LAST_PROJECTION = {
+    "moe": "mixer.fc2_latent_proj",
+    "mlp": "mixer.down_proj",
+    "mamba": "mixer.out_proj",
+}
+"""Mixer -> the running block's last linear map (for MoE without latents: an identity)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ def expert_activations(
     experts = mixer.experts
     by_expert = torch.argsort(indices.flatten(), stable=True)
     counts = torch.bincount(indices.flatten(), minlength=experts.num_experts)
-    for expert, chosen in enumerate(by_expert.split(counts.tolist())):
+    for expert, chosen in enumerate(torch.split(by_expert, counts.tolist())):
         rows = chosen // indices.shape[-1]
         activations = experts.act_fn(functional.linear(inputs[rows], experts.up_proj[expert]))
         yield ExpertRows(expert, rows, weights.flatten()[chosen], activations)
@@ -95,11 +105,10 @@ def scan_inputs(mixer: NemotronHMamba2Mixer, normed: Tensor) -> ScanInputs:
     sequences, tokens, _ = normed.shape
     group_state = mixer.n_groups * mixer.ssm_state_size
     inner = mixer.intermediate_size
-    gate, mixed, dt = mixer.in_proj(normed).split(
-        [inner, inner + 2 * group_state, mixer.num_heads], dim=-1
-    )
+    parts = [inner, inner + 2 * group_state, mixer.num_heads]
+    gate, mixed, dt = torch.split(mixer.in_proj(normed), parts, dim=-1)
     mixed = mixer.act(mixer.conv1d(mixed.transpose(1, 2))[..., :tokens]).transpose(1, 2)
-    x, b, c = mixed.split([inner, group_state, group_state], dim=-1)
+    x, b, c = torch.split(mixed, [inner, group_state, group_state], dim=-1)
     heads = (sequences, tokens, mixer.num_heads, mixer.head_dim)
     groups = (sequences, tokens, mixer.n_groups, mixer.ssm_state_size)
     dt = functional.softplus(dt + mixer.dt_bias.to(dt.dtype)).clamp(*mixer.time_step_limit)
@@ -112,3 +121,28 @@ def scan_inputs(mixer: NemotronHMamba2Mixer, normed: Tensor) -> ScanInputs:
         d=mixer.D,
         gate=functional.silu(gate.float()).reshape(heads),
     )
+
+
+def projected(block: NemotronHBlock, hidden: Tensor, *, name: str) -> tuple[Tensor, Tensor]:
+    """What a module of a block reads and gives while the block runs on (sequences, tokens, hidden).
+
+    Args:
+        block: Running block.
+        hidden: Its input.
+        name: Of a module in it that runs once, such as a value of `LAST_PROJECTION`.
+
+    Returns:
+        Input (tokens, in) and output (tokens, out) of that module.
+    """
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append((inputs[0].flatten(0, -2), output.flatten(0, -2)))
+
+    handle = block.get_submodule(name).register_forward_hook(keep)
+    try:
+        run_block(block, hidden)
+    finally:
+        handle.remove()
+    (pair,) = seen
+    return pair

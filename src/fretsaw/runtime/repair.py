@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHBlock
 
 from fretsaw.core.shape import Block
-from fretsaw.runtime.blocks import BlockView
+from fretsaw.importance.repair import output_gain, repair_channels, repair_projection
+from fretsaw.runtime.blocks import BlockView, mixer_input
+from fretsaw.runtime.inspect import EXPERTS_DOWN, LAST_PROJECTION, expert_activations, projected
 
 RepairKind = Literal["none", "experts", "output", "gain", "both"]
 """experts: down projections of cut experts; output or gain: the block's last projection against
@@ -52,7 +55,10 @@ class Repairer:
             settings: What to re-solve and how.
         """
         self._view, self._index = view, index
-        self._fit, self._settings = fit_hidden, settings
+        self._fit = torch.split(fit_hidden, settings.batch_sequences)
+        self._settings = settings
+        self._experts: dict[int, tuple[Tensor, Tensor]] = {}
+        self._wanted: list[Tensor] = []
 
     @torch.no_grad()
     def replaced(self, block: Block) -> dict[str, Tensor]:
@@ -60,4 +66,72 @@ class Repairer:
 
         Empty where the variant has nothing to repair (the full block, `none`, attention).
         """
-        raise NotImplementedError
+        full = self._view.shape.blocks[self._index]
+        kind = self._settings.kind
+        if kind == "none" or block.mixer not in LAST_PROJECTION or block == full:
+            return {}
+        replaced: dict[str, Tensor] = {}
+        is_cut = block.mixer == "moe" and block.sizes["ffn"] < full.sizes["ffn"]
+        if is_cut and kind in ("experts", "both"):
+            replaced[EXPERTS_DOWN] = self._repaired_experts(block)
+        if kind != "experts":
+            replaced |= self._repaired_projection(block, replaced)
+        return replaced
+
+    def _repaired_experts(self, block: Block) -> Tensor:
+        keep, top_k = block.sizes["ffn"], block.settings["top_k"]
+        if top_k not in self._experts:
+            self._experts[top_k] = self._expert_moments(top_k)
+        moments, counts = self._experts[top_k]
+        down_proj = self._module().mixer.experts.down_proj
+        repaired: Tensor = down_proj[..., :keep].clone()
+        for expert in (counts >= self._settings.min_tokens).nonzero().flatten().tolist():
+            repaired[expert] = repair_channels(
+                moments[expert],
+                down_proj=down_proj[expert],
+                keep=keep,
+                ridge=self._settings.ridge,
+            )
+        return repaired
+
+    def _expert_moments(self, top_k: int) -> tuple[Tensor, Tensor]:
+        """Weighted second moments (expert, ffn, ffn) float32 and routed tokens (expert,)."""
+        block = self._module()
+        num_experts, _, ffn = block.mixer.experts.down_proj.shape
+        moments = torch.zeros(num_experts, ffn, ffn, device=self._fit[0].device)
+        counts = torch.zeros(num_experts, dtype=torch.int64)
+        for hidden in self._fit:
+            normed = mixer_input(block, hidden)
+            for e in expert_activations(block.mixer, normed, top_k=top_k):
+                weighed = e.activations.float() * e.weights.float().unsqueeze(-1)
+                moments[e.expert].addmm_(weighed.T, weighed)
+                counts[e.expert] += len(e.rows)
+        return moments, counts
+
+    def _repaired_projection(self, block: Block, replaced: dict[str, Tensor]) -> dict[str, Tensor]:
+        variant = self._view.variant(self._index, block=block, replaced=replaced)
+        name = LAST_PROJECTION[block.mixer]
+        module = variant.get_submodule(name)
+        cross, moments = self._projection_moments(variant, name)
+        prior = module.weight if isinstance(module, nn.Linear) else torch.eye(len(cross))
+        if self._settings.kind == "gain":
+            solved = prior * output_gain(cross, moments, prior=prior)
+        else:
+            ridge = self._settings.ridge
+            solved = repair_projection(cross, moments, prior=prior, ridge=ridge)
+        if isinstance(module, nn.Linear):
+            return {f"{name}.weight": solved}
+        return {EXPERTS_DOWN: solved @ variant.mixer.experts.down_proj}
+
+    def _projection_moments(self, variant: NemotronHBlock, name: str) -> tuple[Tensor, Tensor]:
+        """``sum y z^T`` and ``sum z z^T`` of what is wanted and what the projection reads."""
+        if not self._wanted:
+            self._wanted = [projected(self._module(), h, name=name)[1] for h in self._fit]
+        cross = moments = torch.zeros((), dtype=torch.float64)
+        for hidden, wanted in zip(self._fit, self._wanted, strict=True):
+            z = projected(variant, hidden, name=name)[0].double()
+            cross, moments = cross + wanted.double().T @ z, moments + z.T @ z
+        return cross, moments
+
+    def _module(self) -> NemotronHBlock:
+        return self._view.block(self._index)

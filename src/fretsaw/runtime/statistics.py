@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from transformers.models.nemotron_h.modeling_nemotron_h import (
+    NemotronHMamba2Mixer,
+    NemotronHMLP,
+    NemotronHMoE,
+)
 
-from fretsaw.core.shape import Block
 from fretsaw.errors import RunError, ShapeError
 from fretsaw.importance.accumulate import UnitSums
 from fretsaw.importance.channels import channel_importance, channel_sums
@@ -17,8 +22,8 @@ from fretsaw.importance.ssm_state import state_sums
 from fretsaw.runtime.blocks import BlockView, mixer_input, run_block
 from fretsaw.runtime.inspect import expert_activations, mlp_activations, scan_inputs
 
-UNIT_AXES = {"moe": ("expert", "ffn"), "mlp": ("ffn",), "mamba": ("group", "state")}
-"""Mixer -> context and dimension of the units that calibration judges."""
+UNITS = {"moe": "ffn", "mlp": "ffn", "mamba": "state"}
+"""Mixer -> dimension of the units that calibration judges."""
 
 Sums = Mapping[int, Mapping[str, UnitSums]]
 
@@ -112,21 +117,77 @@ def collect_statistics(
     for done, ids in enumerate(batches, start=1):
         hidden = view.embed(ids)
         for index, shape in enumerate(view.shape.blocks):
-            if shape.mixer in UNIT_AXES:
-                seen = _observe(view, index, hidden)
-                sums[index] = {
-                    dim: s.merge(sums[index][dim]) if index in sums else s
-                    for dim, s in seen.items()
-                }
-            hidden = run_block(view.block(index), hidden)
+            if shape.mixer not in UNITS:
+                hidden = run_block(view.block(index), hidden)
+                continue
+            seen, hidden = _observe(view, index, hidden)
+            _check_finite(index, shape.mixer, seen)
+            dim = UNITS[shape.mixer]
+            before = sums.get(index)
+            sums[index] = {dim: seen.merge(before[dim]) if before else seen}
         num_tokens += ids.numel()
         if on_progress:
             on_progress(done)
     return Statistics(sums, num_tokens)
 
 
-def _observe(view: BlockView, index: int, hidden: Tensor) -> dict[str, UnitSums]:
-    raise NotImplementedError
+def _observe(view: BlockView, index: int, hidden: Tensor) -> tuple[UnitSums, Tensor]:
+    """Sums of one block on one batch, and the block's output."""
+    block = view.block(index)
+    normed = mixer_input(block, hidden)
+    mixer = block.mixer
+    if isinstance(mixer, NemotronHMoE):
+        with _counted_routing(mixer) as ran:
+            output = run_block(block, hidden)
+        sums = _expert_sums(mixer, normed)
+        _check_counts(index, sums.count, ran)
+        return sums, output
+    if isinstance(mixer, NemotronHMamba2Mixer):
+        return state_sums(scan_inputs(mixer, normed)), run_block(block, hidden)
+    activations = mlp_activations(mixer, normed)
+    total = channel_sums(activations, activations.new_ones(len(activations)))
+    return UnitSums(total.cpu(), torch.tensor(len(activations))), run_block(block, hidden)
+
+
+def _expert_sums(mixer: NemotronHMoE, normed: Tensor) -> UnitSums:
+    seen = list(
+        (channel_sums(e.activations, e.weights), len(e.rows))
+        for e in expert_activations(mixer, normed)
+    )
+    totals, counts = zip(*seen, strict=True)
+    return UnitSums(torch.stack(totals).cpu(), torch.tensor(counts))
+
+
+@contextmanager
+def _counted_routing(mixer: NemotronHMoE) -> Iterator[list[Tensor]]:
+    """Tokens per expert of each run of the layer's own router, (expert,), while it is open."""
+    ran: list[Tensor] = []
+
+    def count(router: nn.Module, _: object, output: tuple[Tensor, ...]) -> None:
+        ran.append(torch.bincount(output[2].flatten(), minlength=len(mixer.gate.weight)).cpu())
+
+    handle = mixer.gate.register_forward_hook(count)
+    try:
+        yield ran
+    finally:
+        handle.remove()
+
+
+def _check_counts(index: int, counted: Tensor, ran: list[Tensor]) -> None:
+    if len(ran) != 1 or not torch.equal(counted, ran[0]):
+        raise RunError(
+            f"block {index}: calibration counted {counted.tolist()} tokens per expert; the layer's "
+            f"router ran {len(ran)} times and sent {[r.tolist() for r in ran]}",
+            "this is a fault of fretsaw or of the installed transformers: please report it",
+        )
+
+
+def _check_finite(index: int, mixer: str, sums: UnitSums) -> None:
+    if not bool(sums.total.isfinite().all()):
+        raise RunError(
+            f"block {index} ({mixer}) computes values that are not finite on the calibration text",
+            "check the checkpoint's weights, or calibrate in float32",
+        )
 
 
 def rank_units(view: BlockView, statistics: Statistics, *, min_tokens: int) -> Ranking:
@@ -140,4 +201,28 @@ def rank_units(view: BlockView, statistics: Statistics, *, min_tokens: int) -> R
     Raises:
         ShapeError: the statistics are of a model of another shape.
     """
-    raise NotImplementedError
+    ranking = Ranking({}, {}, {})
+    for index, dims in statistics.sums.items():
+        for dim, sums in dims.items():
+            values, few = _importance(view, index, sums, min_tokens=min_tokens)
+            ranking.importance.setdefault(index, {})[dim] = values
+            ranking.orders.setdefault(index, {})[dim] = order_units(values)
+            if few:
+                ranking.uncalibrated[index] = few
+    return ranking
+
+
+def _importance(
+    view: BlockView, index: int, sums: UnitSums, *, min_tokens: int
+) -> tuple[Tensor, tuple[int, ...]]:
+    mixer = view.block(index).mixer
+    if isinstance(mixer, NemotronHMamba2Mixer):
+        return sums.mean(), ()
+    if isinstance(mixer, NemotronHMLP):
+        up, down = mixer.up_proj.weight, mixer.down_proj.weight
+    else:
+        up, down = mixer.experts.up_proj, mixer.experts.down_proj
+    found = channel_importance(
+        sums, up_proj=up.detach().cpu(), down_proj=down.detach().cpu(), min_tokens=min_tokens
+    )
+    return found.values, found.uncalibrated
