@@ -1,0 +1,5 @@
+"""``python -m fretsaw``."""
+
+from fretsaw.cli import main
+
+main()

@@ -1,0 +1,40 @@
+"""Files that travel beside the weights: tokenizer, chat template, generation config, our code."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+ASSETS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "LICENSE",
+    "LICENSE.txt",
+)
+
+
+def copy_assets(source: Path, target: Path) -> list[str]:
+    """Copy what exists of `ASSETS`; never code, never pickles."""
+    copied = [name for name in ASSETS if (source / name).is_file()]
+    for name in copied:
+        shutil.copyfile(source / name, target / name)
+    return copied
+
+
+def write_remote_code(target: Path, config: dict[str, Any]) -> list[str]:
+    """Put our own two model files beside a config whose `auto_map` names them."""
+    modules = sorted({value.split(".")[0] for value in config.get("auto_map", {}).values()})
+    for module in modules:
+        source = files("fretsaw") / "data" / "remote_code" / f"{module}.py"
+        (target / f"{module}.py").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    return [f"{module}.py" for module in modules]

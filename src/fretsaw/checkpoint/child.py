@@ -1,0 +1,132 @@
+"""A child from its parent's file: which tensor comes from which, ordered, sliced, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fretsaw.checkpoint.assets import copy_assets, write_remote_code
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.slicing import prefix, reorder
+from fretsaw.checkpoint.writer import Planned, write_json, write_weights
+from fretsaw.core.axes import TensorAxes
+from fretsaw.core.shape import ModelShape
+from fretsaw.core.variant import Choice
+from fretsaw.errors import CheckpointError
+from fretsaw.families import Row
+
+Orders = Mapping[int, Mapping[str, Tensor]]
+Repaired = Callable[[int, str, Mapping[str, int]], Tensor | None]
+"""(parent's block, name pattern inside it, dimensions of the name) -> weights, or None."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one tensor of the child comes from.
+
+    Attributes:
+        target: Key, dtype and shape in the child.
+        source: Canonical name in the parent.
+        row: The parent's table row of that tensor.
+        bound: Dimensions spelled in the name, such as ``{"expert": 3}``.
+        new_sizes: Sizes of the dimensions in the child.
+    """
+
+    target: Planned
+    source: str
+    row: Row
+    bound: Mapping[str, int]
+    new_sizes: Mapping[str, int]
+
+
+def write_child(
+    parent: Checkpoint,
+    choice: Choice,
+    *,
+    folder: Path,
+    orders: Orders,
+    repaired: Repaired,
+    shard_bytes: int,
+    on_tensor: Callable[[int], None] = lambda done: None,
+) -> Checkpoint:
+    """Stream the child of a choice into a folder, one tensor in memory at a time, and check it.
+
+    Args:
+        parent: What is cut.
+        choice: One variant per block of the parent.
+        folder: Existing, empty, private to the caller.
+        orders: Importance order of units per block and dimension.
+        repaired: Weights that stand in for a plain slice.
+        shard_bytes: Size of a shard.
+        on_tensor: Told how many tensors are written.
+
+    Returns:
+        The written checkpoint, its headers checked against the shape that was asked for.
+
+    Raises:
+        CheckpointError: what was written is not what was asked for.
+        RunError: the disk is too small.
+    """
+    shape = choice.child_shape(parent.shape)
+    config = parent.family.write_config(shape, parent.config)
+    origins = {o.target.key: o for o in plan_child(parent, choice)}
+    done = iter(range(1, len(origins) + 1))
+
+    def read(key: str) -> Tensor:
+        on_tensor(next(done))
+        origin = origins[key]
+        block = origin.row.block if origin.row.part == "block" else None
+        if block is not None:
+            weights = repaired(block, origin.row.local, origin.bound)
+            if weights is not None:
+                return weights
+        return cut(parent, origin, orders.get(block, {}) if block is not None else {})
+
+    write_json(folder / "config.json", config)
+    write_weights(folder, (o.target for o in origins.values()), read, shard_bytes=shard_bytes)
+    copy_assets(parent.folder, folder)
+    write_remote_code(folder, config)
+    return _checked(folder, shape)
+
+
+def plan_child(parent: Checkpoint, choice: Choice) -> Iterator[Origin]:
+    """The origin of every tensor of the child, in file order: known before a weight is read."""
+    shape = choice.child_shape(parent.shape)
+    config = parent.family.write_config(shape, parent.config)
+    kept = [v.block for v in choice.variants if not v.is_none]
+    sources = iter(
+        row for row in parent.rows if row.part != "block" or row.block in kept
+    )
+    for row, source in zip(parent.family.rows(shape), sources, strict=True):
+        names = zip(row.names(), source.names(), strict=False)
+        for (name, bound), (source_name, _) in names:
+            target = Planned(
+                parent.family.stored(name, config),
+                parent.dtype_of(source_name),
+                row.tensor.shape(row.sizes),
+            )
+            yield Origin(target, source_name, source, bound, row.sizes)
+
+
+def cut(parent: Checkpoint, origin: Origin, orders: Mapping[str, Tensor]) -> Tensor:
+    """One tensor of the child: read, put into importance order, first units kept."""
+    tensor = parent.read(origin.source)
+    pattern: TensorAxes = origin.row.tensor
+    relevant = {dim: order for dim, order in orders.items() if pattern.has(dim)}
+    sizes = origin.row.sizes
+    tensor = reorder(tensor, pattern.axes, sizes, relevant, bound=origin.bound)
+    return prefix(tensor, pattern.axes, sizes, origin.new_sizes)
+
+
+def _checked(folder: Path, shape: ModelShape) -> Checkpoint:
+    child = Checkpoint(folder)
+    child.check()
+    if child.shape != shape:
+        raise CheckpointError(
+            f"{folder} was written with another shape than was asked for",
+            "this is a fault of fretsaw: please report it with the choice",
+        )
+    return child

@@ -1,0 +1,201 @@
+"""Open a checkpoint folder: config, index and headers first; a tensor only when it is asked for."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+from fretsaw.core.shape import ModelShape
+from fretsaw.errors import CheckpointError, nearest
+from fretsaw.families import Family, Row, family_of
+
+INDEX_NAME = "model.safetensors.index.json"
+HEADER_LIMIT = 100_000_000
+DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I8": 1, "I64": 8}
+SEVERAL = 5
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor lies: file, key, and which slice of a fused tensor it is."""
+
+    file: str
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    slice: int | None = None
+
+
+class Checkpoint:
+    """A checkpoint folder in Hugging Face layout, read lazily by canonical tensor name.
+
+    Raises:
+        CheckpointError: the folder, its config, index or a header is missing or damaged.
+        UnsupportedModelError: no family reads its config.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = read_config(folder)
+        self.family: Family = family_of(self.config)
+        self.shape: ModelShape = self.family.read_config(self.config)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The tensor table of this model."""
+        return self.family.rows(self.shape)
+
+    @cached_property
+    def stored(self) -> Mapping[str, Stored]:
+        """Canonical name -> where it lies; fused tensors appear once per slice."""
+        found: dict[str, Stored] = {}
+        for place in _places(self.folder):
+            name = self.family.canonical(place.key)
+            fused = self.family.fused_axes(name)
+            if fused is None or len(place.shape) != 3:  # noqa: PLR2004 - (expert, out, in)
+                found[name] = place
+                continue
+            pattern, dim = fused
+            for i in range(place.shape[0]):
+                inner = place.shape[1:]
+                found[pattern.format(**{dim: i})] = Stored(
+                    place.file, place.key, place.dtype, inner, i
+                )
+        return found
+
+    def check(self) -> None:
+        """Compare every stored tensor with the table: none missing, none extra, shapes equal.
+
+        Raises:
+            CheckpointError: the first few differences, by name.
+        """
+        stored = dict(self.stored)
+        missing, wrong = [], []
+        for row in self.rows:
+            expected = row.tensor.shape(row.sizes)
+            for name, _ in row.names():
+                place = stored.pop(name, None)
+                if place is None:
+                    missing.append(name)
+                elif place.shape != expected:
+                    wrong.append(f"{name} is {list(place.shape)}, config says {list(expected)}")
+        if wrong:
+            _complain(self.folder, "wrong shape", wrong, "config.json and weights disagree")
+        if missing:
+            near = [n for n in (nearest(m, stored) for m in missing[:1]) if n]
+            hint = f"stored under another name, perhaps {near[0]!r}?" if near else "copy it again"
+            _complain(self.folder, "missing tensor", missing, hint)
+        if stored:
+            hint = "remove them from the folder, or correct config.json (layers, prediction head)"
+            _complain(self.folder, "extra tensor", list(stored), hint)
+
+    def read(self, name: str) -> Tensor:
+        """One tensor by canonical name, as stored."""
+        if name not in self.stored:
+            raise CheckpointError(
+                f"{self.folder} has no tensor {name!r}", "run `fretsaw describe` on the folder"
+            )
+        place = self.stored[name]
+        with safe_open(self.folder / place.file, framework="pt") as file:
+            if place.slice is None:
+                return file.get_tensor(place.key)
+            return file.get_slice(place.key)[place.slice]
+
+    def dtype_of(self, name: str) -> str:
+        """Stored dtype of a tensor, in safetensors' words (``BF16``, ``F32``)."""
+        return self.stored[name].dtype
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The config of a folder, or of a config file itself.
+
+    Raises:
+        CheckpointError: there is none, or it is not a JSON object.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        what = "has no config.json" if path.is_dir() else "does not exist"
+        raise CheckpointError(
+            f"{path} {what}; a checkpoint folder in Hugging Face layout was expected",
+            "give the folder that holds config.json and *.safetensors, or a config.json itself",
+        )
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} is not valid JSON: {error}", "copy it again") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file} holds no JSON object", "copy it again")
+    return config
+
+
+def _places(folder: Path) -> Iterator[Stored]:
+    files, indexed = _weight_files(folder)
+    seen: set[str] = set()
+    for file in files:
+        for key, entry in read_header(folder / file).items():
+            if indexed is not None and indexed.get(key) != file:
+                raise CheckpointError(
+                    f"{folder / file} holds {key!r}, which the index places in "
+                    f"{indexed.get(key, 'no file')}",
+                    f"repair {INDEX_NAME}",
+                )
+            seen.add(key)
+            yield Stored(file, key, entry["dtype"], tuple(entry["shape"]))
+    if indexed is not None and (lost := sorted(set(indexed) - seen)):
+        _complain(folder, "tensor in the index but in no file", lost, "copy the shards again")
+
+
+def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None]:
+    index = folder / INDEX_NAME
+    if index.is_file():
+        try:
+            weight_map = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{index} is damaged: {error!r}", "copy it again") from error
+        files = sorted(set(weight_map.values()))
+        if gone := [f for f in files if not (folder / f).is_file()]:
+            _complain(folder, "missing shard", gone, "copy the missing files")
+        return files, weight_map
+    files = sorted(p.name for p in folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(
+            f"{folder} has no *.safetensors", "fretsaw reads safetensors only, never pickles"
+        )
+    return files, None
+
+
+def read_header(file: Path) -> dict[str, dict[str, Any]]:
+    """Header of a safetensors file, checked against the length of the file.
+
+    Raises:
+        CheckpointError: damaged or cut short.
+    """
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > min(HEADER_LIMIT, size):
+                raise ValueError(f"header of {length} bytes")
+            header: dict[str, dict[str, Any]] = json.loads(stream.read(length))
+    except (struct.error, ValueError) as error:
+        raise CheckpointError(f"{file} is damaged: {error}", "copy it again") from error
+    header.pop("__metadata__", None)
+    end = 8 + length + max((e["data_offsets"][1] for e in header.values()), default=0)
+    if end != size:
+        raise CheckpointError(
+            f"{file} has {size} bytes; its header says {end}", "it was cut short: copy it again"
+        )
+    return header
+
+
+def _complain(folder: Path, what: str, names: list[str], hint: str) -> None:
+    shown = ", ".join(names[:SEVERAL]) + (" …" if len(names) > SEVERAL else "")
+    raise CheckpointError(f"{folder}: {what} ({len(names)}): {shown}", hint)

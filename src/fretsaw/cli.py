@@ -1,0 +1,160 @@
+"""The command line: parse, call, print. Tables go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fretsaw.errors import FretsawError
+from fretsaw.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from fretsaw.stages.progress import Reporter
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Cut a trained language model to fit its hardware, and put back what the cut took away.",
+)
+
+RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe.")]
+Out = Annotated[Path, typer.Option("--out", help="Run folder: new, or one to go on with.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="Override a recipe key; may be repeated."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Warnings and errors only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+RoundNumber = Annotated[int, typer.Option("--round", min=1, help="Which round, from 1.")]
+
+
+@app.command()
+def describe(
+    source: Annotated[
+        Path, typer.Argument(metavar="CONFIG_OR_FOLDER", help="Checkpoint folder or config.json.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model is: parameters, active parameters, bytes, KV and state per sequence."""
+    from fretsaw.report.tables import description_json, print_description  # noqa: PLC0415
+    from fretsaw.stages.describe import describe as run  # noqa: PLC0415
+
+    description = run(source)
+    if as_json:
+        print(json.dumps(description_json(description), indent=1))
+    else:
+        print_description(description, Console())
+
+
+@app.command()
+def compress(
+    recipe: RecipePath,
+    out: Out,
+    sets: Sets = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all that needs no weights, print the plan.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run all rounds: describe, calibrate, rank, library, score, search, build, distill."""
+    from fretsaw.report.tables import print_plan, print_summary, summary_json  # noqa: PLC0415
+    from fretsaw.stages.compress import compress as run  # noqa: PLC0415
+    from fretsaw.stages.plan import plan_run  # noqa: PLC0415
+
+    loaded = load_recipe(recipe, sets or ())
+    if dry_run:
+        print_plan(plan_run(loaded, out=out), Console())
+        return
+    summary = run(loaded, out=out, reporter=_reporter(quiet))
+    if as_json:
+        print(json.dumps(summary_json(summary), indent=1))
+    else:
+        print_summary(summary, Console())
+
+
+def _stage_command(word: str, help_text: str) -> None:
+    def command(
+        recipe: RecipePath, out: Out, round_: RoundNumber = 1, sets: Sets = None, quiet: Quiet = False
+    ) -> None:
+        from fretsaw.stages.compress import run_one  # noqa: PLC0415
+
+        loaded: Recipe = load_recipe(recipe, sets or ())
+        folder = run_one(word, loaded, out=out, round_number=round_, reporter=_reporter(quiet))
+        print(folder)
+
+    app.command(name=word, help=help_text)(command)
+
+
+_stage_command("calibrate", "Gather the statistics of every unit over calibration text.")
+_stage_command("rank", "Put the units of every block into order of importance.")
+_stage_command("library", "List the variants of every block.")
+_stage_command("score", "Replace one block at a time and measure what the output loses.")
+_stage_command("search", "Choose one variant per block under the budgets.")
+_stage_command("build", "Write the child of the choice.")
+_stage_command("distill", "Heal the child by distillation from the original parent.")
+
+
+@app.command()
+def recipe(
+    recipe: RecipePath,
+    sets: Sets = None,
+    resolved: Annotated[
+        bool, typer.Option("--resolved", help="Print it with every default filled in.")
+    ] = False,
+) -> None:
+    """Check a recipe, and print it resolved."""
+    loaded = load_recipe(recipe, sets or ())
+    print(loaded.to_json() if resolved else f"{recipe}: {len(loaded.rounds)} rounds, no errors")
+
+
+@app.command()
+def version() -> None:
+    """Print the versions that decide a result."""
+    from importlib.metadata import version as version_of  # noqa: PLC0415
+
+    for name in ("fretsaw", "torch", "transformers", "scipy"):
+        print(name, version_of(name))
+
+
+def _reporter(quiet: bool) -> Reporter:
+    from fretsaw.stages.progress import Reporter  # noqa: PLC0415
+
+    return Reporter(is_quiet=quiet)
+
+
+def main() -> None:
+    """Entry point: exit code 0, 2 for the user's mistakes, 1 for ours, 130 when interrupted."""
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        app(args=arguments, prog_name="fretsaw")
+    except FretsawError as error:
+        _fail(error.message, error.hint, code=error.exit_code, debug=debug)
+    except KeyboardInterrupt:
+        _fail("interrupted", "run the same command again to go on", code=130, debug=debug)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free some space and run the same command again: it goes on" if full else ""
+        _fail(f"{error}", hint, code=2, debug=debug)
+    except Exception as error:
+        hint = "this is a fault of fretsaw: run again with --debug and report the traceback"
+        _fail(f"{type(error).__name__}: {error}", hint, code=1, debug=debug)
+
+
+def _fail(message: str, hint: str, *, code: int, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,152 @@
+"""Any checkpoint as a transformers model, equal blocks or not; and a trained model back to disk.
+
+Unequal blocks are built by handing each block its own layer config. No code from the checkpoint's
+folder is ever run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import NemotronHConfig, NemotronHForCausalLM
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHBlock, NemotronHMamba2Mixer
+
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.writer import Planned, write_weights
+from fretsaw.core.axes import Axis, TensorAxes
+from fretsaw.core.shape import Block, ModelShape
+from fretsaw.families import Row, family_named
+from fretsaw.families.nemotron_h import layer_values
+
+ALWAYS_FLOAT32 = ("gate.weight", "A_log", "D", "dt_bias", "e_score_correction_bias")
+EXPERTS_IMPLEMENTATION = "grouped_mm"
+
+
+def load_model(
+    checkpoint: Checkpoint, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> NemotronHForCausalLM:
+    """The checkpoint's trunk as a transformers model, in evaluation mode.
+
+    Args:
+        checkpoint: Opened folder; the multi-token-prediction head is left on disk.
+        dtype: Of all weights but those that are computed in float32 whatever happens (router,
+            A_log, D, dt_bias).
+        device: Where the weights go.
+
+    Raises:
+        CheckpointError: a tensor is missing or damaged.
+    """
+    model = empty_model(checkpoint.shape, checkpoint.config)
+    state = {}
+    for name, pattern, row in running_tensors(checkpoint.shape):
+        kept = torch.float32 if name.endswith(ALWAYS_FLOAT32) else dtype
+        state[name] = _assemble(checkpoint, pattern, row).to(device=device, dtype=kept)
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.eval()
+
+
+def empty_model(shape: ModelShape, config: Mapping[str, Any]) -> NemotronHForCausalLM:
+    """The model on the meta device: right shapes, no weights."""
+    plain = {k: v for k, v in config.items() if k in _config_fields()}
+    plain |= {"layers_block_type": [b.mixer for b in shape.blocks], "tie_word_embeddings": False}
+    with torch.device("meta"):
+        config = NemotronHConfig(**plain)
+        config._experts_implementation = EXPERTS_IMPLEMENTATION
+        model = NemotronHForCausalLM(config)
+    for i, block in enumerate(shape.blocks):
+        model.model.layers[i] = empty_block(model.config, block=block, index=i)
+    return model
+
+
+def _config_fields() -> set[str]:
+    skipped = {"num_hidden_layers", "time_step_limit", "dtype"}
+    return set(NemotronHConfig.__dataclass_fields__) - skipped
+
+
+def empty_block(config: NemotronHConfig, *, block: Block, index: int) -> NemotronHBlock:
+    """One residual block on the meta device, with this block's own sizes.
+
+    The time-step clamp that transformers 5.15 to 5.24 put on prefill alone is undone.
+    """
+    own = copy.copy(config)
+    for key, value in layer_values(block).items():
+        setattr(own, key, value)
+    with torch.device("meta"):
+        module = NemotronHBlock(own, layer_idx=index)
+    if isinstance(module.mixer, NemotronHMamba2Mixer):
+        module.mixer.time_step_limit = (0.0, float("inf"))
+    return module.eval()
+
+
+def running_tensors(shape: ModelShape) -> Iterator[tuple[str, str, Row]]:
+    """Name in the running model, canonical name pattern, and row of each trunk tensor."""
+    for row in family_named(shape.family).rows(shape):
+        if row.part == "mtp":
+            continue
+        prefix = "" if row.part == "head" else "model."
+        yield prefix + running_name(row.tensor.name), row.tensor.name, row
+    if shape.is_tied:
+        row = next(family_named(shape.family).rows(shape).__iter__())
+        yield "lm_head.weight", row.tensor.name, row
+
+
+def running_name(pattern: str) -> str:
+    """Name of a tensor in the running module: experts are fused into one tensor there."""
+    if "{expert}" not in pattern:
+        return pattern
+    return pattern.replace(".{expert}", "").removesuffix(".weight")
+
+
+def running_axes(row: TensorAxes) -> tuple[Axis, ...]:
+    """Axes of a tensor in the running module: dimensions of the name come first."""
+    return tuple(Axis(((dim,),)) for dim in row.name_dims) + row.axes
+
+
+def _assemble(checkpoint: Checkpoint, pattern: str, row: Row) -> Tensor:
+    if "{expert}" not in pattern:
+        return checkpoint.read(pattern)
+    fused: Tensor | None = None
+    for i, (name, _) in enumerate(row.names()):
+        tensor = checkpoint.read(name)
+        if fused is None:
+            fused = tensor.new_empty((row.sizes["expert"], *tensor.shape))
+        fused[i] = tensor
+    assert fused is not None
+    return fused
+
+
+def save_weights(
+    model: NemotronHForCausalLM,
+    like: Checkpoint,
+    *,
+    folder: Path,
+    shard_bytes: int = 5 * 10**9,
+) -> None:
+    """Write a trained model's weights under the names and dtypes of a checkpoint of its shape.
+
+    Tensors that the running model does not have (the prediction head) are copied bit for bit.
+    """
+    state = model.state_dict()
+    place: dict[str, tuple[str, int | None]] = {}
+    for running, _, row in running_tensors(like.shape):
+        for i, (name, bound) in enumerate(row.names()):
+            place[name] = (running, i if bound else None)
+    keys = {stored.key: name for name, stored in like.stored.items()}
+    planned = [
+        Planned(key, like.stored[name].dtype, like.stored[name].shape)
+        for key, name in keys.items()
+    ]
+
+    def read(key: str) -> Tensor:
+        name = keys[key]
+        if name not in place:
+            return like.read(name)
+        running, index = place[name]
+        return state[running] if index is None else state[running][index]
+
+    write_weights(folder, planned, read, shard_bytes=shard_bytes)

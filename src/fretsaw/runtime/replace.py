@@ -1,0 +1,104 @@
+"""Replace-one scoring: put one variant into the current model and see what the output loses.
+
+Block inputs are computed once and walk down the network; for each variant only the replaced block
+and those after it are run, several variants as one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fretsaw.core.variant import Variant
+from fretsaw.runtime.blocks import BlockView, run_block
+from fretsaw.search.divergence import Divergence, reference_of
+
+Repair = Callable[[int, Variant], Mapping[str, Tensor]]
+"""(block, variant) -> running tensors to use instead of the plain slice."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What replacing one block by one variant did.
+
+    Attributes:
+        variant: The variant.
+        kl: Mean KL(model || replaced) per token at the logits, nats.
+        loss: Mean next-token loss of the replaced model, nats.
+        hidden: Normalised squared error before the head, mean over sequences.
+        samples: The same per sequence.
+    """
+
+    variant: Variant
+    kl: float
+    loss: float
+    hidden: float
+    samples: tuple[float, ...]
+
+
+@torch.no_grad()
+def replace_one(
+    view: BlockView,
+    variants: Mapping[int, Sequence[Variant]],
+    *,
+    ids: Tensor,
+    batch_sequences: int,
+    variants_per_pass: int,
+    repair: Repair,
+    enter_block: Callable[[int], None],
+) -> Iterator[Replacement]:
+    """Score variants block by block, first block first.
+
+    Args:
+        view: The current model, its units in importance order.
+        variants: Block -> variants to score; blocks without variants are only passed through.
+        ids: Held-out calibration text, (sequences, tokens).
+        batch_sequences: Sequences run at once.
+        variants_per_pass: Variants of a block that go through the rest as one batch.
+        repair: Weights that a variant uses instead of its slice.
+        enter_block: Told before each block's variants are built, so that repairs can follow.
+
+    Yields:
+        One result per variant, in the given order.
+    """
+    batches = ids.split(batch_sequences)
+    final = [view.final(view.run(view.embed(batch), start=0)) for batch in batches]
+    hidden = [view.embed(batch) for batch in batches]
+    for block in range(view.num_blocks):
+        enter_block(block)
+        todo = list(variants.get(block, ()))
+        for start in range(0, len(todo), variants_per_pass):
+            group = todo[start : start + variants_per_pass]
+            yield from _score_group(view, group, hidden=hidden, final=final, batches=batches, repair=repair)
+        hidden = [run_block(view.block(block), h) for h in hidden]
+
+
+def _score_group(
+    view: BlockView,
+    group: Sequence[Variant],
+    *,
+    hidden: Sequence[Tensor],
+    final: Sequence[Tensor],
+    batches: Sequence[Tensor],
+    repair: Repair,
+) -> Iterator[Replacement]:
+    modules = [None if v.is_none else _build(view, v, repair) for v in group]
+    totals = [Divergence() for _ in group]
+    for inputs, reference_final, ids in zip(hidden, final, batches, strict=True):
+        outputs = [inputs if m is None else run_block(m, inputs) for m in modules]
+        replaced = view.run(torch.cat(outputs), start=group[0].block + 1)
+        replaced_final = view.final(replaced).chunk(len(group))
+        reference = reference_of(view.logits(reference_final))
+        for total, one in zip(totals, replaced_final, strict=True):
+            total.add(reference, view.logits(one), ids=ids)
+            total.add_hidden(reference_final, one)
+    for variant, total in zip(group, totals, strict=True):
+        yield Replacement(variant, total.kl, total.loss, total.hidden, tuple(total.samples))
+
+
+def _build(view: BlockView, variant: Variant, repair: Repair) -> torch.nn.Module:
+    block = variant.apply(view.shape.blocks[variant.block])
+    return view.variant(variant.block, block=block, replaced=repair(variant.block, variant))

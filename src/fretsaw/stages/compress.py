@@ -1,0 +1,48 @@
+"""The whole loop: cut a little, heal, and again around the healed child."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fretsaw.recipe import Recipe
+from fretsaw.stages.build import BUILD
+from fretsaw.stages.calibrate import CALIBRATE
+from fretsaw.stages.check import check
+from fretsaw.stages.describe import DESCRIBE
+from fretsaw.stages.distill import DISTILL
+from fretsaw.stages.library import LIBRARY
+from fretsaw.stages.progress import Reporter
+from fretsaw.stages.rank import RANK
+from fretsaw.stages.report import write_report
+from fretsaw.stages.run import Stage, open_run, run_stage
+from fretsaw.stages.score import SCORE
+from fretsaw.stages.search import SEARCH
+from fretsaw.stages.summary import Summary, summarize
+
+ROUND: tuple[Stage, ...] = (DESCRIBE, CALIBRATE, RANK, LIBRARY, SCORE, SEARCH, BUILD, DISTILL)
+"""A round, in order; each stage reads what earlier ones have written."""
+
+
+def compress(recipe: Recipe, *, out: Path, reporter: Reporter | None = None) -> Summary:
+    """Compress the recipe's parent in rounds; skips what is done, resumes what was killed.
+
+    Args:
+        recipe: What to do.
+        out: Run folder: new, or one that an earlier run has left.
+        reporter: Where progress goes; stderr by default.
+
+    Returns:
+        Parent and every round before and after healing, in figures.
+
+    Raises:
+        FretsawError: something that the user can mend; all that can be checked is checked first.
+    """
+    reporter = reporter or Reporter()
+    with open_run(recipe, out, reporter=reporter) as run:
+        check(run)
+        for round_ in run.rounds():
+            for stage in ROUND:
+                run_stage(stage, round_)
+        summary = summarize(run)
+        write_report(run, summary)
+    return summary

@@ -1,0 +1,58 @@
+"""Healing: the child learns from the original parent's logits; the cut itself is never lost."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from fretsaw.checkpoint.assets import copy_assets, write_remote_code
+from fretsaw.checkpoint.lineage import LINEAGE_NAME
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.writer import write_json
+from fretsaw.core.units import parse_bytes
+from fretsaw.runtime.load import save_weights
+from fretsaw.stages.build import CHILD
+from fretsaw.stages.models import open_model, train_ids, validation_ids
+from fretsaw.stages.run import RunRound, Stage
+from fretsaw.train.distill import DistillSettings, distill
+
+RESULT = "result.json"
+
+
+def _body(round_: RunRound, folder: Path) -> None:
+    recipe, settings = round_.run.recipe, round_.settings.distill
+    cut = Checkpoint(round_.result("07-build") / CHILD)
+    teacher = open_model(round_.run.parent, recipe.compute).model
+    student = open_model(cut.folder, recipe.compute).model
+    work = folder / "training"
+    with round_.run.reporter.progress("tokens", settings.tokens) as advance:
+        result = distill(
+            student,
+            teacher,
+            train_ids=train_ids(round_),
+            validation_ids=validation_ids(round_),
+            settings=DistillSettings(**settings.model_dump()),
+            folder=work,
+            seed=round_.seed,
+            on_progress=advance,
+        )
+    write_json(folder / RESULT, asdict(result))
+    _save(student, cut, folder=folder / CHILD, shard_bytes=round_.settings.build.shard_bytes)
+    shutil.rmtree(work)
+
+
+def _save(student, cut: Checkpoint, *, folder: Path, shard_bytes: int | str) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir()
+    save_weights(student, cut, folder=folder, shard_bytes=parse_bytes(shard_bytes))
+    write_json(folder / "config.json", cut.config)
+    copy_assets(cut.folder, folder)
+    write_remote_code(folder, cut.config)
+    shutil.copyfile(cut.folder / LINEAGE_NAME, folder / LINEAGE_NAME)
+
+
+DISTILL = Stage(
+    "08-distill", needs=("07-build",), settings=("distill", "build"), body=_body, reads_text=True
+)

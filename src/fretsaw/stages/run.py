@@ -1,0 +1,286 @@
+"""The run folder: a stage is skipped when it is done, resumed when it was killed, never trusted.
+
+A stage works in ``NN-name.partial`` and appears as ``NN-name`` by one rename, with a manifest of
+what went in and the checksums of what came out. Anything replaced is moved aside, not deleted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fretsaw.checkpoint.lineage import hash_checkpoint, hash_file
+from fretsaw.checkpoint.writer import write_json
+from fretsaw.errors import RunError
+from fretsaw.recipe import Recipe, Round
+from fretsaw.stages.progress import Reporter
+
+MANIFEST = "manifest.json"
+STARTED = "started.json"
+MARKER = "recipe.resolved.json"
+VERSIONED = ("fretsaw", "torch", "transformers", "scipy")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and the recipe that fills it."""
+
+    folder: Path
+    recipe: Recipe
+    reporter: Reporter
+
+    @cached_property
+    def parent(self) -> Path:
+        """The original parent, teacher of every round."""
+        return Path(self.recipe.parent).resolve()
+
+    @cached_property
+    def parent_digest(self) -> str:
+        """Fingerprint of the parent's content."""
+        return digest(hash_checkpoint(self.parent))
+
+    def rounds(self) -> Iterator[RunRound]:
+        """The rounds in order."""
+        for i in range(len(self.recipe.rounds)):
+            yield RunRound(self, i + 1)
+
+    def round(self, number: int) -> RunRound:
+        """One round by its number, from 1.
+
+        Raises:
+            RunError: the recipe has no such round.
+        """
+        if not 1 <= number <= len(self.recipe.rounds):
+            raise RunError(
+                f"round {number} was asked for; the recipe has {len(self.recipe.rounds)}",
+                "give --round between 1 and that",
+            )
+        return RunRound(self, number)
+
+
+@dataclass(frozen=True)
+class RunRound:
+    """One round of a run: its settings, its folders, and the model that it works around."""
+
+    run: Run
+    number: int
+
+    @property
+    def settings(self) -> Round:
+        """Settings of all stages in this round."""
+        return self.run.recipe.rounds[self.number - 1]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the round."""
+        return self.run.folder / f"round-{self.number}"
+
+    @property
+    def model(self) -> Path:
+        """Checkpoint that this round cuts: the parent, or the child that the last round healed."""
+        if self.number == 1:
+            return self.run.parent
+        return RunRound(self.run, self.number - 1).folder / "08-distill" / "child"
+
+    @property
+    def seed(self) -> int:
+        """Seed of this round."""
+        return self.run.recipe.seed * 1000 + self.number
+
+    def result(self, stage: str) -> Path:
+        """Folder of a finished stage of this round.
+
+        Raises:
+            RunError: it is not there yet.
+        """
+        folder = self.folder / stage
+        if not (folder / MANIFEST).is_file():
+            name = stage.split("-", 1)[-1]
+            raise RunError(
+                f"{folder} is not there; this stage needs it",
+                f"run `fretsaw {name} RECIPE --out RUN --round {self.number}` first, "
+                "or `fretsaw compress`",
+            )
+        return folder
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: its folder's name, what it needs, and the function that fills the folder.
+
+    Attributes:
+        name: Folder name, such as ``04-score``.
+        needs: Folder names of the stages of the same round that it reads.
+        settings: Names of the recipe sections that change its result.
+        body: Fills a folder; finds what an earlier, killed attempt has left there.
+        reads_text: Whether the data section is an input.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    settings: tuple[str, ...]
+    body: Callable[[RunRound, Path], None]
+    reads_text: bool = False
+
+    @property
+    def word(self) -> str:
+        """The stage's one word."""
+        return self.name.split("-", 1)[1]
+
+
+def run_stage(stage: Stage, round_: RunRound) -> Path:
+    """The stage's finished folder: as it is if nothing changed, else made now.
+
+    Raises:
+        RunError: a stage that it needs is missing.
+        FretsawError: whatever the stage itself raises.
+    """
+    reporter = round_.run.reporter
+    final = round_.folder / stage.name
+    inputs = _inputs(stage, round_)
+    if final.exists():
+        problem = _problem(final, inputs)
+        if problem is None:
+            reporter.say(f"round {round_.number} {stage.word}: done before, checksums hold")
+            return final
+        reporter.warn(f"round {round_.number} {stage.word}: {problem}; doing it again")
+        _move_aside(final, round_.run.folder)
+    partial = _open_partial(final, inputs, reporter=reporter)
+    reporter.stage(round_.number, stage.word)
+    started = time.monotonic()
+    stage.body(round_, partial)
+    _finish(partial, final, inputs=inputs, seconds=time.monotonic() - started)
+    return final
+
+
+def _inputs(stage: Stage, round_: RunRound) -> dict[str, Any]:
+    """All that decides the result, as plain data: compared as a whole, named one by one."""
+    recipe = round_.run.recipe
+    settings = round_.settings
+    inputs: dict[str, Any] = {"seed": round_.seed, "parent": round_.run.parent_digest}
+    for name in stage.needs:
+        inputs[name] = stage_digest(round_.result(name))
+    if round_.number > 1:
+        before = RunRound(round_.run, round_.number - 1)
+        inputs["model"] = stage_digest(before.result("08-distill"))
+    for name in stage.settings:
+        inputs[f"recipe.{name}"] = getattr(settings, name).model_dump(mode="json")
+    if stage.reads_text:
+        inputs["recipe.data"] = recipe.data.model_dump(mode="json")
+        inputs["recipe.compute"] = recipe.compute.model_dump(mode="json", exclude={"threads"})
+    inputs["fretsaw"] = version("fretsaw")
+    return inputs
+
+
+def _problem(folder: Path, inputs: Mapping[str, Any]) -> str | None:
+    """Why a finished folder cannot be used, in words; None if it can."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        recorded, results = manifest["inputs"], manifest["results"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "its manifest is missing or damaged"
+    if changed := [k for k in {**recorded, **inputs} if recorded.get(k) != inputs.get(k)]:
+        return f"its inputs changed ({', '.join(sorted(changed))})"
+    return damage(folder, results)
+
+
+def damage(folder: Path, results: Mapping[str, str]) -> str | None:
+    """Which results are gone or differ from their checksums, in words."""
+    gone = [name for name in results if not (folder / name).is_file()]
+    if gone:
+        return f"{', '.join(gone[:3])} is missing"
+    bad = [name for name, value in results.items() if hash_file(folder / name) != value]
+    return f"{', '.join(bad[:3])} does not match its checksum" if bad else None
+
+
+def _move_aside(folder: Path, run: Path) -> None:
+    kept = run / "replaced"
+    kept.mkdir(exist_ok=True)
+    stem = f"{folder.parent.name}-{folder.name}"
+    number = sum(1 for p in kept.iterdir() if p.name.startswith(stem))
+    folder.rename(kept / f"{stem}.{number + 1}")
+
+
+def _open_partial(final: Path, inputs: Mapping[str, Any], *, reporter: Reporter) -> Path:
+    partial = final.with_name(final.name + ".partial")
+    started = partial / STARTED
+    if partial.exists():
+        try:
+            same = json.loads(started.read_text(encoding="utf-8")) == inputs
+        except (OSError, ValueError):
+            same = False
+        if same:
+            reporter.say(f"{final.name}: going on where an earlier run stopped")
+            return partial
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+    write_json(started, inputs)
+    return partial
+
+
+def _finish(partial: Path, final: Path, *, inputs: Mapping[str, Any], seconds: float) -> None:
+    (partial / STARTED).unlink()
+    files = (p for p in partial.rglob("*") if p.is_file())
+    results = {str(p.relative_to(partial)): hash_file(p) for p in sorted(files)}
+    manifest = {
+        "stage": final.name,
+        "inputs": inputs,
+        "results": results,
+        "versions": {name: version(name) for name in VERSIONED},
+        "seconds": round(seconds, 3),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    write_json(partial / MANIFEST, manifest)
+    partial.rename(final)
+
+
+def stage_digest(folder: Path) -> str:
+    """Fingerprint of a finished stage's results, from its manifest."""
+    return digest(read_manifest(folder)["results"])
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Manifest of a finished stage."""
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return manifest
+
+
+def digest(data: object) -> str:
+    """SHA-256 of plain data."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def open_run(recipe: Recipe, out: Path, *, reporter: Reporter) -> Iterator[Run]:
+    """The run in folder `out`, made if it is not there, locked while in use.
+
+    Raises:
+        RunError: the folder holds something else, or another process works in it.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / MARKER).is_file():
+        raise RunError(
+            f"{out} is not empty and is no fretsaw run; nothing of yours is overwritten",
+            "give --out a new folder",
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunError(
+                f"another fretsaw process works in {out}", "wait for it, or give another --out"
+            ) from error
+        temporary = out / (MARKER + ".new")
+        temporary.write_text(recipe.to_json(), encoding="utf-8")
+        temporary.replace(out / MARKER)
+        yield Run(out.resolve(), recipe, reporter)
