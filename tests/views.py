@@ -38,13 +38,13 @@ def random_orders(view: BlockView, seed: int) -> dict[int, dict[str, Tensor]]:
     orders: dict[int, dict[str, Tensor]] = {}
     for index, block in enumerate(view.shape.blocks):
         sizes = block.sizes
-        shapes = {
+        shapes: dict[str, dict[str, tuple[int | None, ...]]] = {
             "moe": {"ffn": (sizes.get("expert"), sizes.get("ffn"))},
             "mlp": {"ffn": (sizes.get("ffn"),)},
             "mamba": {"state": (sizes.get("group"), sizes.get("state"))},
-        }.get(block.mixer, {})
+        }
         orders[index] = {
             dim: torch.rand([n for n in shape if n], generator=generator).argsort(dim=-1)
-            for dim, shape in shapes.items()
+            for dim, shape in shapes.get(block.mixer, {}).items()
         }
     return orders
