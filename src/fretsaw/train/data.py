@@ -276,9 +276,9 @@ def _is_text(file: Path) -> bool:
     if not head or b"\0" in head:
         return False
     try:
-        head[:-4].decode("utf-8") if len(head) == 4096 else head.decode("utf-8")  # noqa: PLR2004
+        head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
+        return error.start > len(head) - 4  # a character cut in two by the end of the sample
     return True
 
 

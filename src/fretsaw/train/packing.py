@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from fretsaw.checkpoint.assets import has_tokenizer
 from fretsaw.errors import CheckpointError, DataError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 CHARS_PER_TOKEN = 6
 """First guess at how much text is needed; doubled for as long as it was too little."""
@@ -30,7 +32,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     Raises:
         CheckpointError: there is none, it cannot be read, or it has no end-of-text token.
     """
-    if not has_tokenizer(folder):
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise CheckpointError(
             f"{folder} has no tokenizer (tokenizer.json)",
             "copy the tokenizer files of the model into the folder",
@@ -106,7 +108,7 @@ def pack(
             "the tokenizer does not belong to this model: copy the right one into the folder",
         )
     kept = min(found, num_sequences)
-    return torch.tensor(ids[: kept * sequence_length]).view(kept, sequence_length)
+    return torch.tensor(ids[: kept * sequence_length], dtype=torch.int64).view(kept, -1)
 
 
 def _choose(texts: Iterable[str], *, chars: int, seed: int) -> tuple[list[str], bool]:
@@ -134,12 +136,12 @@ def _keyed_hash(text: str, seed: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-def _tokenize(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, *, need: int) -> list[int]:
-    ids: list[int] = []
+def _tokenize(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, *, need: int) -> array[int]:
+    ids = array("q")
     for batch in _batches(texts):
         encoded = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
         for document in encoded:
-            ids += [*document, tokenizer.eos_token_id]
+            ids.extend([*document, tokenizer.eos_token_id])
         if len(ids) >= need:
             break
     return ids
@@ -175,7 +177,7 @@ def shared_vocab(
     ours, theirs = student.get_vocab(), teacher.get_vocab()
     shared = min(student_size, teacher_size)
     if ours != theirs:
-        odd = sorted(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[1])[0]
+        odd = min(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[1])
         raise CheckpointError(
             f"student and teacher have different tokenizers: {len(ours)} and {len(theirs)} tokens, "
             f"first difference at id {odd[1]} ({odd[0]!r})",
