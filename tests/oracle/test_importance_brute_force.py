@@ -17,7 +17,7 @@ MAMBA, MOE = 0, 1
 
 @torch.no_grad()
 def latent_sum(view: BlockView, hidden: Tensor) -> Tensor:
-    return projected(view.block(MOE), hidden, name=LAST_PROJECTION["moe"])[0]
+    return projected(view.block(MOE), hidden, name=LAST_PROJECTION["moe"]).inputs
 
 
 @torch.no_grad()

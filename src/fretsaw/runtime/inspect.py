@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import (
 )
 
 from fretsaw.importance.ssm_state import ScanInputs
-from fretsaw.runtime.blocks import run_block
+from fretsaw.runtime.blocks import mixer_input
 
 EXPERTS_DOWN = "mixer.experts.down_proj"
 LAST_PROJECTION = {
@@ -123,26 +124,37 @@ def scan_inputs(mixer: NemotronHMamba2Mixer, normed: Tensor) -> ScanInputs:
     )
 
 
-def projected(block: NemotronHBlock, hidden: Tensor, *, name: str) -> tuple[Tensor, Tensor]:
-    """What a module of a block reads and gives while the block runs on (sequences, tokens, hidden).
+class Projected(NamedTuple):
+    """The last linear map of a mixer at work.
+
+    Attributes:
+        inputs: What it reads, (tokens, in).
+        outputs: What it gives, (tokens, hidden), or (tokens, latent) for an identity.
+        mixer: What the whole mixer gives, (tokens, hidden): `outputs` and, in MoE, shared experts.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+    mixer: Tensor
+
+
+def projected(block: NemotronHBlock, hidden: Tensor, *, name: str) -> Projected:
+    """What the last linear map of a block does when the block reads (sequences, tokens, hidden).
 
     Args:
-        block: Running block.
+        block: Running block with one of the mixers of `LAST_PROJECTION`.
         hidden: Its input.
-        name: Of a module in it that runs once, such as a value of `LAST_PROJECTION`.
-
-    Returns:
-        Input (tokens, in) and output (tokens, out) of that module.
+        name: Value of `LAST_PROJECTION`.
     """
-    seen: list[tuple[Tensor, Tensor]] = []
+    seen: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append((inputs[0].flatten(0, -2), output.flatten(0, -2)))
+        seen.extend([inputs[0].flatten(0, -2), output.flatten(0, -2)])
 
     handle = block.get_submodule(name).register_forward_hook(keep)
     try:
-        run_block(block, hidden)
+        mixed = block.mixer(mixer_input(block, hidden))
     finally:
         handle.remove()
-    (pair,) = seen
-    return pair
+    inputs, outputs = seen
+    return Projected(inputs, outputs, mixed.flatten(0, -2))
