@@ -55,6 +55,7 @@ CHILDREN: dict[str, dict[str, dict[str, float]]] = {
 }
 """Whole children with uniform cuts, after the three rounds of arXiv 2607.04371, section 2.3."""
 
+DEFAULT_KINDS = ["none", "gain", "experts", "output", "both", "joint"]
 MODES = [("none", 0.0), *((m, r) for m in ("local", "follow", "mend") for r in (1e-2, 1e-1))]
 
 
@@ -242,7 +243,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/repair.json"))
-    parser.add_argument("--kinds", nargs="+", default=["none", "gain", "experts", "output", "both"])
+    parser.add_argument("--kinds", nargs="+", default=DEFAULT_KINDS)
     parser.add_argument("--ridges", nargs="+", type=float, default=[1e-2])
     parser.add_argument("--fit-sequences", type=int, default=64)
     parser.add_argument("--judge-sequences", type=int, default=16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -53,6 +55,52 @@ def repair_projection(cross: Tensor, moments: Tensor, *, prior: Tensor, ridge: f
     """
     f, z = prior.double(), moments.double()
     return (f + _solve(cross.double() - f @ z, z, ridge=ridge)).to(prior.dtype)
+
+
+def repair_jointly(
+    features: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    *,
+    wanted: Tensor,
+    prior: Tensor,
+    ridge: float,
+    sweeps: int,
+) -> Tensor:
+    """Down projections of all experts, re-solved together to give the sum that was wanted.
+
+        argmin sum_t ||y[t] - sum_e D_e f_e[t]||^2 + sum_e s_e ||D_e - P_e||^2
+
+    by block coordinate descent: each expert in turn is solved exactly against what the others
+    leave over. So an expert takes on part of what tokens lost with experts that no longer see
+    them, which `repair_channels`, expert by expert, cannot know. s_e = `ridge` times the mean
+    diagonal of expert e's moments; no sweep makes the fitted error plus pull larger.
+
+    Args:
+        features: Per expert its weighted activations, (tokens_e, ffn).
+        rows: Per expert the tokens that they belong to, (tokens_e,) int64.
+        wanted: y, (tokens, latent).
+        prior: P, (expert, latent, ffn).
+        ridge: Pull towards the prior, relative, > 0.
+        sweeps: Times that each expert is solved.
+
+    Returns:
+        (expert, latent, ffn), dtype of `prior`; an expert without tokens keeps its prior.
+
+    Source: own; ridge regression by blocks.
+    """
+    solved = prior.clone()
+    rest = wanted.float().clone()
+    for f, at, weight in zip(features, rows, solved, strict=True):
+        rest.index_add_(0, at, f @ weight.float().T, alpha=-1)
+    for _ in range(sweeps):
+        for expert, (f, at) in enumerate(zip(features, rows, strict=True)):
+            present = solved[expert].float()
+            target = rest[at] + f @ present.T
+            solved[expert] = repair_projection(
+                target.T @ f, f.T @ f, prior=prior[expert], ridge=ridge
+            )
+            rest[at] = target - f @ solved[expert].float().T
+    return solved
 
 
 def output_gain(cross: Tensor, moments: Tensor, *, prior: Tensor) -> float:

@@ -11,13 +11,19 @@ from torch import Tensor, nn
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHBlock
 
 from fretsaw.core.shape import Block
-from fretsaw.importance.repair import output_gain, repair_channels, repair_projection
+from fretsaw.importance.repair import (
+    output_gain,
+    repair_channels,
+    repair_jointly,
+    repair_projection,
+)
 from fretsaw.runtime.blocks import BlockView, mixer_input
 from fretsaw.runtime.inspect import EXPERTS_DOWN, LAST_PROJECTION, expert_activations, projected
 
-RepairKind = Literal["none", "experts", "output", "gain", "both"]
+RepairKind = Literal["none", "experts", "output", "gain", "both", "joint"]
 """experts: down projections of cut experts; output or gain: the block's last projection against
-the full block; both: experts, then output."""
+the full block; both: experts, then output; joint: experts, then all experts together against what the
+full block's experts gave, then output."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,14 @@ class RepairSettings:
         kind: What is re-solved.
         ridge: Pull towards the plain slice, relative to the mean second moment.
         min_tokens: Routed tokens that an expert needs; with fewer it keeps the plain slice.
+        sweeps: Times that each expert is solved where all are solved together.
         batch_sequences: Sequences that are pushed through the block at a time.
     """
 
     kind: RepairKind = "both"
     ridge: float = 1e-2
     min_tokens: int = 64
+    sweeps: int = 2
     batch_sequences: int = 8
 
 
@@ -83,8 +91,10 @@ class Repairer:
             return {}
         replaced: dict[str, Tensor] = {}
         is_cut = block.mixer == "moe" and block.sizes["ffn"] < full.sizes["ffn"]
-        if is_cut and kind in ("experts", "both"):
+        if is_cut and kind in ("experts", "both", "joint"):
             replaced[EXPERTS_DOWN] = self._repaired_experts(block)
+        if block.mixer == "moe" and kind == "joint":
+            replaced[EXPERTS_DOWN] = self._joint_experts(block, replaced)
         if kind != "experts":
             replaced |= self._repaired_projection(block, replaced)
         return replaced
@@ -118,6 +128,30 @@ class Repairer:
                 moments[e.expert].addmm_(weighed.T, weighed)
                 counts[e.expert] += len(e.rows)
         return moments, counts
+
+    def _joint_experts(self, block: Block, replaced: dict[str, Tensor]) -> Tensor:
+        module = self._module()
+        keep, top_k = block.sizes["ffn"], block.settings["top_k"]
+        prior = replaced.get(EXPERTS_DOWN, module.mixer.experts.down_proj)
+        features: list[list[Tensor]] = [[] for _ in prior]
+        rows: list[list[Tensor]] = [[] for _ in prior]
+        wanted: list[Tensor] = []
+        start = 0
+        for hidden in self._fit:
+            wanted.append(projected(module, hidden, name=LAST_PROJECTION["moe"]).inputs)
+            normed = mixer_input(module, hidden)
+            for e in expert_activations(module.mixer, normed, top_k=top_k):
+                features[e.expert].append((e.activations[:, :keep] * e.weights[:, None]).float())
+                rows[e.expert].append(e.rows + start)
+            start += len(wanted[-1])
+        return repair_jointly(
+            [torch.cat(f) for f in features],
+            [torch.cat(r) for r in rows],
+            wanted=torch.cat(wanted),
+            prior=prior,
+            ridge=self._settings.ridge,
+            sweeps=self._settings.sweeps,
+        )
 
     def _repaired_projection(self, block: Block, replaced: dict[str, Tensor]) -> dict[str, Tensor]:
         variant = self._view.variant(self._index, block=block, replaced=replaced)

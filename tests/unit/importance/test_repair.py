@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fretsaw.importance.repair import output_gain, repair_channels, repair_projection
+from fretsaw.importance.repair import (
+    output_gain,
+    repair_channels,
+    repair_jointly,
+    repair_projection,
+)
 
 TINY = 1e-12
 
@@ -73,3 +78,46 @@ def test_dtype_of_the_weight_is_kept() -> None:
     h, down = make(5)
     repaired = repair_channels(h.T @ h, down_proj=down.bfloat16(), keep=4, ridge=0.1)
     assert repaired.dtype == torch.bfloat16
+
+
+def make_routed(seed: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Features of three experts over 90 tokens, two experts a token; a fourth sees none."""
+    generator = torch.Generator().manual_seed(seed)
+    pairs = torch.tensor([[0, 1], [1, 2], [0, 2]])[torch.arange(90) % 3]
+    rows = [(pairs == e).any(-1).nonzero().flatten() for e in range(4)]
+    features = [torch.randn(len(r), 5, generator=generator) for r in rows]
+    return features, rows, torch.randn(90, 3, generator=generator)
+
+
+def summed(features: list[Tensor], rows: list[Tensor], weights: Tensor) -> Tensor:
+    total = torch.zeros(90, 3)
+    for f, at, weight in zip(features, rows, weights, strict=True):
+        total.index_add_(0, at, f @ weight.T)
+    return total
+
+
+def test_joint_repair_tends_to_least_squares_over_all_experts() -> None:
+    features, rows, wanted = make_routed(0)
+    prior = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1))
+    solved = repair_jointly(features, rows, wanted=wanted, prior=prior, ridge=1e-9, sweeps=60)
+    design = torch.zeros(90, 15)
+    for e, (f, at) in enumerate(zip(features[:3], rows, strict=False)):
+        design[at, 5 * e : 5 * e + 5] = f
+    expected = torch.linalg.lstsq(design, wanted).solution.T.reshape(3, 3, 5).transpose(0, 1)
+    torch.testing.assert_close(solved[:3], expected, rtol=1e-3, atol=1e-4)
+    assert torch.equal(solved[3], prior[3])
+
+
+def test_each_sweep_comes_nearer() -> None:
+    features, rows, wanted = make_routed(2)
+    prior = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(3))
+    errors = []
+    for sweeps in (0, 1, 2, 4):
+        solved = repair_jointly(
+            features, rows, wanted=wanted, prior=prior, ridge=1e-6, sweeps=sweeps
+        )
+        errors.append(float((wanted - summed(features, rows, solved)).norm()))
+    assert errors == sorted(errors, reverse=True)
+    assert torch.equal(
+        prior, repair_jointly(features, rows, wanted=wanted, prior=prior, ridge=1e-6, sweeps=0)
+    )

@@ -43,7 +43,7 @@ def error(view: BlockView, index: int, *, block: Block, fit: Tensor, **settings:
 
 
 @pytest.mark.parametrize(("index", "cut"), CUTS)
-@pytest.mark.parametrize("kind", ["output", "gain", "both"])
+@pytest.mark.parametrize("kind", ["output", "gain", "both", "joint"])
 def test_comes_nearer_to_the_full_block(index: int, cut: dict[str, int], kind: str) -> None:
     for seed in (0, 1, 2):
         view, fit = make(seed, index)
