@@ -20,7 +20,7 @@ def assert_equal(one: Statistics, two: Statistics, *, rtol: float = 0.0) -> None
 def test_every_routed_token_is_counted() -> None:
     seen: list[int] = []
     ids = pico_ids(0, sequences=6)
-    statistics = collect_statistics(pico_view(0), ids.split(2), on_progress=seen.append)
+    statistics = collect_statistics(pico_view(0), torch.split(ids, 2), on_progress=seen.append)
     assert seen == [1, 2, 3]
     assert statistics.num_tokens == ids.numel()
     assert {i: list(dims) for i, dims in statistics.sums.items()} == {
@@ -39,14 +39,16 @@ def test_every_routed_token_is_counted() -> None:
 
 def test_is_deterministic() -> None:
     view, ids = pico_view(0), pico_ids(0, sequences=4)
-    assert_equal(collect_statistics(view, ids.split(2)), collect_statistics(view, ids.split(2)))
+    assert_equal(
+        collect_statistics(view, torch.split(ids, 2)), collect_statistics(view, torch.split(ids, 2))
+    )
 
 
 def test_merged_parts_equal_the_whole() -> None:
     view, ids = pico_view(0), pico_ids(0, sequences=6)
-    whole = collect_statistics(view, ids.split(3))
-    first = collect_statistics(view, ids[:2].split(1))
-    second = collect_statistics(view, ids[2:].split(2))
+    whole = collect_statistics(view, torch.split(ids, 3))
+    first = collect_statistics(view, torch.split(ids[:2], 1))
+    second = collect_statistics(view, torch.split(ids[2:], 2))
     assert_equal(first.merge(second), whole, rtol=1e-6)
 
 
