@@ -45,12 +45,12 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is: parameters, active parameters, bytes, KV and state per sequence."""
-    from fretsaw.report.tables import description_json, print_description  # noqa: PLC0415
+    from fretsaw.report.description import print_description  # noqa: PLC0415
     from fretsaw.stages.describe import describe as run  # noqa: PLC0415
 
     description = run(source)
     if as_json:
-        print(json.dumps(description_json(description), indent=1))
+        print(json.dumps(description.to_json(), indent=1))
     else:
         print_description(description, Console())
 
@@ -67,7 +67,8 @@ def compress(
     quiet: Quiet = False,
 ) -> None:
     """Run all rounds: describe, calibrate, rank, library, score, search, build, distill."""
-    from fretsaw.report.tables import print_plan, print_summary, summary_json  # noqa: PLC0415
+    from fretsaw.report.plan import print_plan  # noqa: PLC0415
+    from fretsaw.report.summary import print_summary  # noqa: PLC0415
     from fretsaw.stages.compress import compress as run  # noqa: PLC0415
     from fretsaw.stages.plan import plan_run  # noqa: PLC0415
 
@@ -77,7 +78,7 @@ def compress(
         return
     summary = run(loaded, out=out, reporter=_reporter(quiet))
     if as_json:
-        print(json.dumps(summary_json(summary), indent=1))
+        print(json.dumps(summary.to_json(), indent=1))
     else:
         print_summary(summary, Console())
 

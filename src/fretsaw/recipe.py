@@ -99,11 +99,10 @@ class Library(Section):
 
 
 class Score(Section):
-    """Replace-one scoring."""
+    """Replace-one scoring, on calibration text that nothing was fitted on."""
 
     metric: MetricName = "kl"
     sequences: Positive = 32
-    sequence_length: Positive = 1024
     variants_per_pass: Positive = 4
 
 

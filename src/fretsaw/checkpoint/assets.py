@@ -21,6 +21,12 @@ ASSETS = (
     "LICENSE",
     "LICENSE.txt",
 )
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder brings a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def copy_assets(source: Path, target: Path) -> list[str]:

@@ -13,8 +13,9 @@ from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.units import parse_bytes
 from fretsaw.runtime.load import save_weights
 from fretsaw.stages.build import CHILD
-from fretsaw.stages.models import open_model, train_ids, validation_ids
+from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
+from fretsaw.stages.text import train_ids, validation_ids
 from fretsaw.train.distill import DistillSettings, distill
 
 RESULT = "result.json"

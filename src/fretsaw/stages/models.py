@@ -16,7 +16,7 @@ from fretsaw.runtime.blocks import BlockView, order_model, run_block
 from fretsaw.runtime.load import load_model
 from fretsaw.runtime.repair import Repairer, RepairSettings
 from fretsaw.stages.run import RunRound
-from fretsaw.train.data import read_ids
+from fretsaw.stages.text import calibration_ids
 
 ORDERS = "orders.safetensors"
 
@@ -40,19 +40,6 @@ def open_view(round_: RunRound) -> BlockView:
 def read_orders(folder: Path) -> Orders:
     """Orders that a finished `rank` wrote."""
     return orders_from_tensors(load_file(folder / ORDERS))
-
-
-def calibration_ids(round_: RunRound) -> Tensor:
-    """Packed text that statistics and repairs are fitted on, (sequences, tokens)."""
-    settings = round_.settings.calibrate
-    return read_ids(
-        round_.run.recipe.data_source,
-        "calibration",
-        tokenizer_folder=round_.run.parent,
-        sequences=settings.sequences,
-        sequence_length=settings.sequence_length,
-        seed=round_.seed,
-    )
 
 
 def walk_blocks(view: BlockView, round_: RunRound) -> Iterator[tuple[int, Tensor]]:

@@ -14,8 +14,9 @@ from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.repair import Repairer
 from fretsaw.runtime.replace import Replacement, replace_one
 from fretsaw.stages.library import read_library
-from fretsaw.stages.models import open_view, repairer, score_ids, walk_blocks
+from fretsaw.stages.models import open_view, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
+from fretsaw.stages.text import score_ids
 
 SCORES = "scores.jsonl"
 

@@ -1,0 +1,71 @@
+"""What a run would do: stages, estimated minutes and disk, before any weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from fretsaw.core.units import format_bytes, format_count, format_seconds
+
+
+@dataclass(frozen=True)
+class PlanLine:
+    """One stage of one round.
+
+    Attributes:
+        round: Number of the round, from 1.
+        stage: Its word.
+        what: What it goes through, in words.
+        tokens: Token passes through the whole network that it amounts to.
+        seconds: Estimated time.
+        disk_bytes: What it leaves on the disk.
+    """
+
+    round: int
+    stage: str
+    what: str
+    tokens: float
+    seconds: float
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All stages that take time or disk, and the machine's speed that the estimate rests on.
+
+    Attributes:
+        lines: In order.
+        flops_per_s: Measured matrix-multiply rate of this machine.
+        peak_disk_bytes: With the checkpoints that training keeps while it runs.
+    """
+
+    lines: tuple[PlanLine, ...]
+    flops_per_s: float
+    peak_disk_bytes: int
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """The plan as a table."""
+    table = Table()
+    for heading in ("round", "stage", "what", "token passes", "time", "disk"):
+        table.add_column(heading, justify="left" if heading in ("stage", "what") else "right")
+    for line in plan.lines:
+        table.add_row(
+            str(line.round),
+            line.stage,
+            line.what,
+            format_count(line.tokens),
+            format_seconds(line.seconds),
+            format_bytes(line.disk_bytes) if line.disk_bytes else "",
+        )
+    total_s = sum(line.seconds for line in plan.lines)
+    left = sum(line.disk_bytes for line in plan.lines)
+    table.add_section()
+    table.add_row("", "total", "", "", format_seconds(total_s), format_bytes(left))
+    console.print(table)
+    console.print(
+        f"estimated from {plan.flops_per_s / 1e9:.0f} GFLOP/s, measured just now in a matrix "
+        f"product; {format_bytes(plan.peak_disk_bytes)} of disk at the peak; nothing was written"
+    )

@@ -1,0 +1,55 @@
+"""Everything that can be refused before the first weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.writer import need_disk
+from fretsaw.core.shape import ModelShape
+from fretsaw.core.units import parse_bytes
+from fretsaw.cost.memory import model_costs
+from fretsaw.recipe import Round
+from fretsaw.search.mip import check_feasible, resolve_budgets
+from fretsaw.stages.library import variants_of
+from fretsaw.stages.run import Run
+from fretsaw.stages.text import calibration_ids, train_ids, validation_ids
+from fretsaw.train.packing import load_tokenizer
+
+COPIES_PER_ROUND = 4
+"""A round leaves a cut and a healed child; training keeps two checkpoints of weights beside them
+(and, in float32, the optimiser's two moments: see `plan`)."""
+
+
+def check(run: Run) -> None:
+    """Check parent, tokenizer, library, budgets, text and disk of every round.
+
+    Raises:
+        FretsawError: the first thing that would stop the run later.
+    """
+    parent = Checkpoint(run.parent)
+    parent.check()
+    load_tokenizer(run.parent)
+    check_rounds(parent.shape, run.recipe.rounds)
+    for round_ in run.rounds():
+        parse_bytes(round_.settings.build.shard_bytes)
+        calibration_ids(round_)
+        train_ids(round_)
+        validation_ids(round_)
+    size = sum(f.stat().st_size for f in run.parent.glob("*.safetensors"))
+    need_disk(run.folder, size * COPIES_PER_ROUND)
+
+
+def check_rounds(shape: ModelShape, rounds: Sequence[Round]) -> None:
+    """Check that each round's library makes sense and can meet its budgets at all.
+
+    Raises:
+        RecipeError: a size or setting that no variant can have.
+        InfeasibleError: the smallest model in the library is over a budget.
+    """
+    costs = model_costs(shape)
+    smallest = shape
+    for settings in rounds:
+        variants = variants_of(smallest, original=shape, settings=settings.library)
+        budgets = resolve_budgets(settings.search.budget, parent_costs=costs)
+        smallest = check_feasible(smallest, variants, budgets=budgets)
