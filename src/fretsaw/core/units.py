@@ -1,0 +1,84 @@
+"""Quantities as people write them: "75B", "128k", "78GiB", "62%"."""
+
+from __future__ import annotations
+
+import re
+
+from fretsaw.errors import RecipeError
+
+COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+BYTE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgt")},
+    **{f"{p}ib": 1024 ** (i + 1) for i, p in enumerate("kmgt")},
+}
+QUANTITY = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*)\s*([a-zA-Z]*)\s*")
+
+
+def parse_count(text: str | int | float) -> int:
+    """A count such as 1000, "1_000", "75B" or "128k"; k, M, B, T are powers of 1000.
+
+    Raises:
+        RecipeError: not a count.
+    """
+    return _parse(text, COUNT_UNITS, what='count such as 1000, "128k" or "75B"')
+
+
+def parse_bytes(text: str | int | float) -> int:
+    """A size such as 1000, "5GB" (powers of 1000) or "78GiB" (powers of 1024).
+
+    Raises:
+        RecipeError: not a size.
+    """
+    return _parse(text, BYTE_UNITS, what='size such as "5GB" or "78GiB"')
+
+
+def parse_fraction(text: str) -> float:
+    """A share such as "62%" -> 0.62.
+
+    Raises:
+        RecipeError: not a percentage.
+    """
+    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*%\s*", text)
+    if match is None:
+        raise RecipeError(f"{text!r} is no percentage", 'write it like "62%"')
+    return float(match[1]) / 100
+
+
+def _parse(text: str | int | float, units: dict[str, int], *, what: str) -> int:
+    match = QUANTITY.fullmatch(str(text))
+    if isinstance(text, bool) or match is None or match[2].lower() not in units:
+        raise RecipeError(f"{text!r} is no {what}", f"known units: {', '.join(filter(None, units))}")
+    return round(float(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()])
+
+
+def format_count(count: float) -> str:
+    """A count in three significant figures: 75.4B, 12.8M, 128k."""
+    return _format(count, ("", "k", "M", "B", "T"), base=1000)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """A size in three significant figures and powers of 1024: 44.3 GiB."""
+    return _format(num_bytes, (" B", " KiB", " MiB", " GiB", " TiB"), base=1024)
+
+
+def format_seconds(seconds: float) -> str:
+    """A time: 0.42 s, 12 s, 3 min 05 s, 2 h 10 min."""
+    if seconds < 10:  # noqa: PLR2004
+        return f"{seconds:.2g} s"
+    if seconds < 60:  # noqa: PLR2004
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:  # noqa: PLR2004
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _format(value: float, units: tuple[str, ...], *, base: int) -> str:
+    step = 0
+    while abs(value) >= base and step < len(units) - 1:
+        value /= base
+        step += 1
+    digits = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004
+    return f"{digits}{units[step]}"
