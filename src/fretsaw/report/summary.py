@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -63,38 +64,20 @@ class Summary:
         }
 
 
-COLUMNS = (
-    "",
-    "params",
-    "trunk",
-    "active",
-    "routed",
-    "state",
-    "BF16",
-    "loss",
-    "KL to parent",
-    "agree",
-    "tokens",
-    "time",
-)
+COLUMNS = ("model", "params", "active", "BF16", "loss", "KL", "agree", "tokens", "time")
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """The table at the end of a run, and where the child lies."""
-    table = Table()
+    """The table at the end of a run, what the child is of its parent, and where it lies."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in COLUMNS:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    parent = summary.lines[0].costs
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for line in summary.lines:
-        costs = line.costs
         table.add_row(
             line.name,
-            format_count(costs["params"]),
-            f"{costs['trunk_params'] / parent['trunk_params']:.1%}",
-            f"{costs['active_params'] / parent['active_params']:.1%}",
-            f"{costs['active_routed_params'] / parent['active_routed_params']:.1%}",
-            f"{costs['state_bytes'] / parent['state_bytes']:.0%}" if parent["state_bytes"] else "-",
-            format_bytes(costs["bytes_bf16"]),
+            format_count(line.costs["params"]),
+            format_count(line.costs["active_params"]),
+            format_bytes(line.costs["bytes_bf16"]),
             f"{line.loss:.4f}",
             f"{line.kl:.4f}",
             f"{line.agreement:.1%}",
@@ -102,11 +85,19 @@ def print_summary(summary: Summary, console: Console) -> None:
             format_seconds(line.seconds) if line.seconds else "",
         )
     console.print(table)
-    console.print(
-        "trunk, active, routed (activated routed parameters), state: of the parent; loss and KL "
-        "in nats per held-out token",
-        style="dim",
-    )
+    console.print("loss; KL to the parent; agree: same greedy token. Nats per held-out token.")
+    parent, child = summary.lines[0].costs, summary.lines[-1].costs
+    shares = {name: child[name] / parent[name] for name in SHARES if parent[name]}
+    words = ", ".join(f"{SHARES[name]} {share:.1%}" for name, share in shares.items())
+    console.print(f"child, of the parent: {words}")
     console.print(f"child: {summary.child}", soft_wrap=True)
     console.print(f"report: {summary.run / 'report' / 'index.html'}", soft_wrap=True)
     console.print(f"peak memory: {format_bytes(summary.peak_bytes)}")
+
+
+SHARES = {
+    "trunk_params": "trunk",
+    "moe_params": "routed experts",
+    "active_routed_params": "active routed capacity",
+    "state_bytes": "Mamba state",
+}

@@ -8,10 +8,12 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import need_disk
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import parse_bytes
+from fretsaw.core.variant import Variant
 from fretsaw.cost.memory import model_costs
 from fretsaw.recipe import Round
-from fretsaw.search.mip import check_feasible, resolve_budgets
-from fretsaw.stages.library import variants_of
+from fretsaw.search.budget import resolve_budgets
+from fretsaw.search.mip import Problem, solve
+from fretsaw.stages.library import by_block, variants_of
 from fretsaw.stages.run import Run
 from fretsaw.stages.text import calibration_ids, train_ids, validation_ids
 from fretsaw.train.packing import load_tokenizer
@@ -51,5 +53,22 @@ def check_rounds(shape: ModelShape, rounds: Sequence[Round]) -> None:
     smallest = shape
     for settings in rounds:
         variants = variants_of(smallest, original=shape, settings=settings.library)
-        budgets = resolve_budgets(settings.search.budget, parent_costs=costs)
-        smallest = check_feasible(smallest, variants, budgets=budgets)
+        problem = Problem(
+            smallest,
+            by_block(variants),
+            scores={(v.block, v.key): 0.0 for v in variants},
+            budgets=resolve_budgets(settings.search.budget, parent_costs=costs),
+        )
+        solve(problem, time_limit_s=settings.search.time_limit_s)
+        smallest = _smallest(smallest, variants)
+
+
+def _smallest(shape: ModelShape, variants: Sequence[Variant]) -> ModelShape:
+    """Every block at the smallest of its sizes: what a later round can count on at best."""
+    blocks = list(shape.blocks)
+    for variant in variants:
+        if not variant.is_none:
+            now = blocks[variant.block].values
+            least = {d: min(v, now[d]) for d, v in variant.values.items()}
+            blocks[variant.block] = blocks[variant.block].with_values(least)
+    return shape.with_blocks(blocks)

@@ -13,7 +13,7 @@ from fretsaw.stages.distill import DISTILL
 from fretsaw.stages.library import LIBRARY
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.rank import RANK
-from fretsaw.stages.report import write_report
+# REPORT
 from fretsaw.stages.run import Stage, open_run, run_stage
 from fretsaw.stages.score import SCORE
 from fretsaw.stages.search import SEARCH
@@ -44,5 +44,29 @@ def compress(recipe: Recipe, *, out: Path, reporter: Reporter | None = None) -> 
             for stage in ROUND:
                 run_stage(stage, round_)
         summary = summarize(run)
-        write_report(run, summary)
+        # write_report
     return summary
+
+
+def run_one(
+    word: str, recipe: Recipe, *, out: Path, round_number: int = 1, reporter: Reporter | None = None
+) -> Path:
+    """Run one stage of one round; those before it must be there.
+
+    Args:
+        word: The stage's word, such as ``score``.
+        recipe: What to do.
+        out: Run folder.
+        round_number: Which round, from 1.
+        reporter: Where progress goes; stderr by default.
+
+    Returns:
+        The stage's folder.
+
+    Raises:
+        RunError: a stage that it needs has not been run.
+        FretsawError: whatever the stage raises.
+    """
+    stage = next(stage for stage in ROUND if stage.word == word)
+    with open_run(recipe, out, reporter=reporter or Reporter()) as run:
+        return run_stage(stage, run.round(round_number))

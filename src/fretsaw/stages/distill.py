@@ -36,7 +36,7 @@ def _body(round_: RunRound, folder: Path) -> None:
             settings=DistillSettings(**settings.model_dump()),
             folder=work,
             seed=round_.seed,
-            on_progress=advance,
+            on_progress=lambda done, text="": advance(done, text),
         )
     write_json(folder / RESULT, asdict(result))
     _save(student, cut, folder=folder / CHILD, shard_bytes=round_.settings.build.shard_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fretsaw.checkpoint.reader import Checkpoint
@@ -20,13 +20,8 @@ VARIANTS = "variants.json"
 
 def variants_of(shape: ModelShape, *, original: ModelShape, settings: Library) -> list[Variant]:
     """The library of a round: variants around `shape`, sizes in terms of the original parent."""
-    grid = Grid(
-        ffn=settings.moe.ffn,
-        top_k=settings.moe.top_k,
-        state=settings.mamba.state,
-        none=settings.none,
-        granularity=settings.granularity.model_dump(),
-    )
+    values = {**settings.moe.model_dump(), **settings.mamba.model_dump()}
+    grid = Grid(values, none=settings.none, granularity=settings.granularity.model_dump())
     return build_library(shape, original, grid=grid)
 
 
@@ -44,8 +39,13 @@ LIBRARY = Stage("03-library", needs=("00-describe",), settings=("library",), bod
 
 def read_library(folder: Path) -> Mapping[int, list[Variant]]:
     """Variants by block that a finished `library` wrote."""
-    variants: dict[int, list[Variant]] = {}
-    for data in json.loads((folder / VARIANTS).read_text(encoding="utf-8")):
-        variant = Variant.from_json(data)
-        variants.setdefault(variant.block, []).append(variant)
-    return variants
+    data = json.loads((folder / VARIANTS).read_text(encoding="utf-8"))
+    return by_block(Variant.from_json(one) for one in data)
+
+
+def by_block(variants: Iterable[Variant]) -> dict[int, list[Variant]]:
+    """Variants grouped by their block."""
+    grouped: dict[int, list[Variant]] = {}
+    for variant in variants:
+        grouped.setdefault(variant.block, []).append(variant)
+    return grouped

@@ -42,15 +42,14 @@ def read_orders(folder: Path) -> Orders:
     return orders_from_tensors(load_file(folder / ORDERS))
 
 
+@torch.no_grad()
 def walk_blocks(view: BlockView, round_: RunRound) -> Iterator[tuple[int, Tensor]]:
     """Each block's index and its input on the text that repairs are fitted on."""
-    ids = calibration_ids(round_)[: round_.settings.library.repair_sequences]
+    hidden = view.embed(calibration_ids(round_)[: round_.settings.library.repair_sequences])
     batch = round_.run.recipe.compute.batch_sequences
-    with torch.no_grad():
-        hidden = view.embed(ids)
-        for block in range(view.num_blocks):
-            yield block, hidden
-            hidden = torch.cat([run_block(view.block(block), h) for h in hidden.split(batch)])
+    for block in range(view.num_blocks):
+        yield block, hidden
+        hidden = torch.cat([run_block(view.block(block), h) for h in hidden.split(batch)])
 
 
 def repairer(view: BlockView, round_: RunRound, *, block: int, hidden: Tensor) -> Repairer:

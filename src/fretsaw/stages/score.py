@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fretsaw.core.tables import ScoreRow, append_rows, read_rows
+from fretsaw.core.tables import ScoreRow, append_row, read_rows
 from fretsaw.core.variant import Variant
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.repair import Repairer
@@ -23,7 +23,7 @@ SCORES = "scores.jsonl"
 
 def _body(round_: RunRound, folder: Path) -> None:
     file = folder / SCORES
-    done = {(row.block, row.key) for row in read_scores(file)} if file.exists() else set()
+    done = {(row.block, row.key) for row in read_rows(file)} if file.exists() else set()
     variants = read_library(round_.result("03-library"))
     todo = {b: [v for v in vs if (b, v.key) not in done] for b, vs in variants.items()}
     total = sum(map(len, variants.values()))
@@ -44,7 +44,7 @@ def _body(round_: RunRound, folder: Path) -> None:
             enter_block=repairs.enter,
         ):
             now = time.monotonic()
-            append_rows(file, [_row(replacement, now - started)])
+            append_row(file, _row(replacement, now - started))
             started = now
             done.add((replacement.variant.block, replacement.variant.key))
             advance(len(done), f"block {replacement.variant.block}")

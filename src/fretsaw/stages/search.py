@@ -1,0 +1,120 @@
+"""One variant per block under the round's budgets, verified in the running model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.writer import write_json
+from fretsaw.core.tables import metric_values, read_rows
+from fretsaw.core.variant import Choice
+from fretsaw.cost.memory import model_costs
+from fretsaw.runtime.blocks import BlockView
+from fretsaw.runtime.verify import measure_choices
+from fretsaw.search.budget import resolve_budgets
+from fretsaw.search.mip import Problem, random_choices, solve
+from fretsaw.stages.describe import read_shape
+from fretsaw.stages.library import read_library
+from fretsaw.stages.models import open_view, repairer, walk_blocks
+from fretsaw.stages.run import RunRound, Stage
+from fretsaw.stages.score import SCORES
+from fretsaw.stages.text import score_ids
+
+CHOICE = "choice.json"
+ADDITIVITY = "additivity.json"
+
+
+def problem_of(round_: RunRound) -> Problem:
+    """The mixed-integer problem of a round: variants, scores, budgets of the original parent."""
+    settings = round_.settings.search
+    rows = read_rows(round_.result("04-score") / SCORES)
+    return Problem(
+        shape=read_shape(round_.result("00-describe")),
+        variants=read_library(round_.result("03-library")),
+        scores=metric_values(rows, round_.settings.score.metric),
+        budgets=resolve_budgets(
+            settings.budget, parent_costs=model_costs(Checkpoint(round_.run.parent).shape)
+        ),
+    )
+
+
+def _body(round_: RunRound, folder: Path) -> None:
+    settings = round_.settings.search
+    problem = problem_of(round_)
+    best = solve(
+        problem,
+        n_best=settings.n_best,
+        min_distance=settings.min_distance,
+        time_limit_s=settings.time_limit_s,
+    )
+    random = random_choices(problem, count=settings.random_choices, seed=round_.seed)
+    measured = _measure(round_, [*best, *random])
+    chosen = min(range(len(best)), key=lambda i: measured[i])
+    write_json(folder / "n_best.json", [c.to_json() for c in best])
+    write_json(folder / ADDITIVITY, _additivity(best, random, measured=measured, chosen=chosen))
+    write_json(folder / CHOICE, best[chosen].to_json())
+
+
+def _measure(round_: RunRound, choices: Sequence[Choice]) -> list[float]:
+    view = open_view(round_)
+    repairs = _repairs(view, round_, choices)
+    with round_.run.reporter.progress("choices measured", len(choices)) as advance:
+        return measure_choices(
+            view,
+            choices,
+            ids=score_ids(round_),
+            batch_sequences=round_.run.recipe.compute.batch_sequences,
+            repairs=repairs,
+            on_choice=advance,
+        )
+
+
+def _repairs(
+    view: BlockView, round_: RunRound, choices: Sequence[Choice]
+) -> dict[tuple[int, str], Mapping[str, Tensor]]:
+    """Repaired weights of every variant that some choice has taken, once each."""
+    if round_.settings.library.repair == "none":
+        return {}
+    repairs: dict[tuple[int, str], Mapping[str, Tensor]] = {}
+    for block, hidden in walk_blocks(view, round_):
+        solver = repairer(view, round_, block=block, hidden=hidden)
+        for variant in {c.variants[block].key: c.variants[block] for c in choices}.values():
+            if not variant.is_none:
+                small = variant.apply(view.shape.blocks[block])
+                repairs[block, variant.key] = solver.replaced(small)
+    return repairs
+
+
+def _additivity(
+    best: Sequence[Choice], random: Sequence[Choice], *, measured: Sequence[float], chosen: int
+) -> dict[str, object]:
+    """Summed scores beside measured KL, and the rank correlation between them."""
+    kinds = ["n-best"] * len(best) + ["random"] * len(random)
+    kinds[chosen] = "chosen"
+    predicted = [choice.score for choice in (*best, *random)]
+    rows = [
+        {"kind": kind, "predicted": p, "measured": m}
+        for kind, p, m in zip(kinds, predicted, measured, strict=True)
+    ]
+    enough = len(set(predicted)) > 2  # noqa: PLR2004 - a correlation of two points says nothing
+    correlation = float(spearmanr(predicted, measured).statistic) if enough else None
+    return {"rows": rows, "spearman": correlation}
+
+
+SEARCH = Stage(
+    "06-search",
+    needs=("00-describe", "02-rank", "03-library", "04-score"),
+    settings=("search", "score", "library", "calibrate"),
+    body=_body,
+    reads_text=True,
+)
+
+
+def read_choice(folder: Path) -> Choice:
+    """The choice that a finished `search` made."""
+    return Choice.from_json(json.loads((folder / CHOICE).read_text(encoding="utf-8")))
