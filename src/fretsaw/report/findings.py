@@ -139,6 +139,28 @@ class RoundFindings:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """A round on the common axis of healing tokens: what it begins after."""
+
+    round: RoundFindings
+    start: int
+
+    @property
+    def end(self) -> int:
+        """Healing tokens of this and all earlier rounds."""
+        return self.start + self.round.evaluations[-1].tokens
+
+
+def healing_axis(rounds: Iterable[RoundFindings]) -> list[Stretch]:
+    """All rounds that were measured, one after the other."""
+    stretches: list[Stretch] = []
+    for round_ in rounds:
+        if round_.evaluations:
+            stretches.append(Stretch(round_, stretches[-1].end if stretches else 0))
+    return stretches
+
+
+@dataclass(frozen=True)
 class Findings:
     """A finished run.
 

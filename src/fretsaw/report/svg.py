@@ -58,10 +58,11 @@ STYLE = (
 
 def document(height: float, body: Iterable[str], *, title: str, description: str) -> str:
     """A whole drawing, `WIDTH` wide, on its own paper."""
+    size = f'viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}"'
+    name = f'role="img" aria-label={quoteattr(title)}'
     return "\n".join(
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="fs" viewBox="0 0 {WIDTH} {height:g}"'
-            f' width="{WIDTH}" height="{height:g}" role="img" aria-label={quoteattr(title)}>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="fs" {size} {name}>',
             f"<desc>{escape(description)}</desc>",
             f"<style>{STYLE}</style>",
             f'<rect class="fs-paper" width="{WIDTH}" height="{height:g}" rx="6"/>',
