@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from fretsaw.errors import RecipeError
 
@@ -13,25 +14,34 @@ BYTE_UNITS = {
     **{f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgt")},
     **{f"{p}ib": 1024 ** (i + 1) for i, p in enumerate("kmgt")},
 }
-QUANTITY = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*)\s*([a-zA-Z]*)\s*")
+QUANTITY = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+PERCENTAGE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
+MINUTE_S = 60
+HOUR_S = 3600
 
 
-def parse_count(text: str | int | float) -> int:
+def parse_count(text: str | float) -> int:
     """A count such as 1000, "1_000", "75B" or "128k"; k, M, B, T are powers of 1000.
 
     Raises:
         RecipeError: not a count.
     """
-    return _parse(text, COUNT_UNITS, what='count such as 1000, "128k" or "75B"')
+    what = 'count such as 1000, "128k" or "75B"'
+    value = _parse(text, COUNT_UNITS, what=what, known="k, M, B, T")
+    if value != int(value):
+        raise RecipeError(f"{text!r} is no whole number: {value:f}", "write a whole count")
+    return int(value)
 
 
-def parse_bytes(text: str | int | float) -> int:
-    """A size such as 1000, "5GB" (powers of 1000) or "78GiB" (powers of 1024).
+def parse_bytes(text: str | float) -> int:
+    """A size such as 1000, "5GB" (powers of 1000) or "78GiB" (powers of 1024), to the next byte.
 
     Raises:
         RecipeError: not a size.
     """
-    return _parse(text, BYTE_UNITS, what='size such as "5GB" or "78GiB"')
+    what = 'size such as "5GB" or "78GiB"'
+    known = "B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024)"
+    return round(_parse(text, BYTE_UNITS, what=what, known=known))
 
 
 def parse_fraction(text: str) -> float:
@@ -40,17 +50,18 @@ def parse_fraction(text: str) -> float:
     Raises:
         RecipeError: not a percentage.
     """
-    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*%\s*", text)
+    match = PERCENTAGE.fullmatch(text)
     if match is None:
         raise RecipeError(f"{text!r} is no percentage", 'write it like "62%"')
-    return float(match[1]) / 100
+    return float(Decimal(match[1]) / 100)
 
 
-def _parse(text: str | int | float, units: dict[str, int], *, what: str) -> int:
-    match = QUANTITY.fullmatch(str(text))
+def _parse(text: str | float, units: dict[str, int], *, what: str, known: str) -> Decimal:
+    plain = f"{Decimal(str(text)):f}" if type(text) in {int, float} else str(text)
+    match = QUANTITY.fullmatch(plain)
     if isinstance(text, bool) or match is None or match[2].lower() not in units:
-        raise RecipeError(f"{text!r} is no {what}", f"known units: {', '.join(filter(None, units))}")
-    return round(float(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()])
+        raise RecipeError(f"{text!r} is no {what}", f"known units: {known}")
+    return Decimal(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()]
 
 
 def format_count(count: float) -> str:
@@ -65,20 +76,21 @@ def format_bytes(num_bytes: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """A time: 0.42 s, 12 s, 3 min 05 s, 2 h 10 min."""
-    if seconds < 10:  # noqa: PLR2004
+    if round(seconds) < MINUTE_S:
         return f"{seconds:.2g} s"
-    if seconds < 60:  # noqa: PLR2004
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:  # noqa: PLR2004
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    if round(seconds) < HOUR_S:
+        return "{} min {:02d} s".format(*divmod(round(seconds), MINUTE_S))
+    return "{} h {:02d} min".format(*divmod(round(seconds / MINUTE_S), HOUR_S // MINUTE_S))
 
 
 def _format(value: float, units: tuple[str, ...], *, base: int) -> str:
     step = 0
-    while abs(value) >= base and step < len(units) - 1:
+    while abs(value) >= base - 0.5 and step < len(units) - 1:
         value /= base
         step += 1
-    digits = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004
-    return f"{digits}{units[step]}"
+    return f"{_three_figures(value)}{units[step]}"
+
+
+def _three_figures(value: float) -> str:
+    rounded = float(f"{value:.3g}") if abs(value) < 1000 else round(value)  # noqa: PLR2004
+    return f"{rounded:g}"
