@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,27 +67,16 @@ class Summary:
 COLUMNS = ("model", "params", "active", "BF16", "loss", "KL", "agree", "tokens", "time")
 
 
-FOOTNOTE = (
-    "trunk, active, routed (activated routed parameters), state: of the parent; loss and KL in "
-    "nats per held-out token"
-)
-
-
-def summary_cells(summary: Summary) -> list[tuple[str, ...]]:
-    """The table as text, a row per model, in the order of `COLUMNS`."""
-    parent = summary.lines[0].costs
-
-    def share(line: SummaryLine, cost: str) -> str:
-        return f"{line.costs[cost] / parent[cost]:.1%}" if parent[cost] else "-"
-
-    return [
-        (
+def print_summary(summary: Summary, console: Console) -> None:
+    """The table at the end of a run, what the child is of its parent, and where it lies."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    for line in summary.lines:
+        table.add_row(
             line.name,
             format_count(line.costs["params"]),
-            share(line, "trunk_params"),
-            share(line, "active_params"),
-            share(line, "active_routed_params"),
-            share(line, "state_bytes"),
+            format_count(line.costs["active_params"]),
             format_bytes(line.costs["bytes_bf16"]),
             f"{line.loss:.4f}",
             f"{line.kl:.4f}",
@@ -97,30 +84,20 @@ def summary_cells(summary: Summary) -> list[tuple[str, ...]]:
             format_count(line.tokens) if line.tokens else "",
             format_seconds(line.seconds) if line.seconds else "",
         )
-        for line in summary.lines
-    ]
-
-
-def summary_csv(summary: Summary) -> str:
-    """All figures in full, a row per model, costs as columns of their own."""
-    stream = io.StringIO()
-    names = ("name", "loss", "kl", "agreement", "seconds", "tokens")
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*names, *summary.lines[0].costs))
-    for line in summary.lines:
-        writer.writerow([*(getattr(line, name) for name in names), *line.costs.values()])
-    return stream.getvalue()
-
-
-def print_summary(summary: Summary, console: Console) -> None:
-    """The table at the end of a run, and where the child lies."""
-    table = Table()
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for cells in summary_cells(summary):
-        table.add_row(*cells)
     console.print(table)
-    console.print(FOOTNOTE, style="dim")
+    console.print("loss; KL to the parent; agree: same greedy token. Nats per held-out token.")
+    parent, child = summary.lines[0].costs, summary.lines[-1].costs
+    shares = {name: child[name] / parent[name] for name in SHARES if parent[name]}
+    words = ", ".join(f"{SHARES[name]} {share:.1%}" for name, share in shares.items())
+    console.print(f"child, of the parent: {words}")
     console.print(f"child: {summary.child}", soft_wrap=True)
     console.print(f"report: {summary.run / 'report' / 'index.html'}", soft_wrap=True)
     console.print(f"peak memory: {format_bytes(summary.peak_bytes)}")
+
+
+SHARES = {
+    "trunk_params": "trunk",
+    "moe_params": "routed experts",
+    "active_routed_params": "active routed capacity",
+    "state_bytes": "Mamba state",
+}
