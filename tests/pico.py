@@ -108,7 +108,7 @@ def pico_model(
         own = copy.copy(model.config)
         for key, value in values.items():
             setattr(own, key, value)
-        model.model.layers[index] = NemotronHBlock(own, layer_idx=index)  # type: ignore[no-untyped-call]
+        model.model.layers[index] = NemotronHBlock(own, layer_idx=index)
     for module in model.modules():
         if isinstance(module, NemotronHMamba2Mixer):
             module.time_step_limit = (0.0, float("inf"))

@@ -1,5 +1,4 @@
-"""Text for calibration and training: plain files, JSONL, Parquet, or a data-set folder; never the
-network."""
+"""Text for calibration and training: plain files, JSONL, Parquet, data-set folders; no network."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-import datasets  # type: ignore[import-untyped]
+import datasets
 
 from fretsaw.errors import DataError, nearest
 

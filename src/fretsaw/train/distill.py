@@ -91,10 +91,9 @@ def distill(
         journal=journal,
         seed=seed,
     )
-    teacher_loss = healing.held_out.measure(teacher).loss
     healing.measure_cut(teacher)
     rate = healing.learning_rate(on_progress)
-    return healing.run(rate, teacher_loss, on_progress)
+    return healing.run(rate, on_progress)
 
 
 @dataclass(frozen=True)
@@ -151,9 +150,7 @@ class _Healing:
         self.journal.load_best(self.student)
         return ProbeRow(rate, kl, steps * self.settings.step_tokens)
 
-    def run(
-        self, rate: float, teacher_loss: float, on_progress: OnProgress | None
-    ) -> DistillResult:
+    def run(self, rate: float, on_progress: OnProgress | None) -> DistillResult:
         """The training itself, from the cut or from the last checkpoint."""
         journal, settings = self.journal, self.settings
         checkpoint, tally = journal.resume()
@@ -174,7 +171,7 @@ class _Healing:
         result = DistillResult(
             before=journal.rows[0].held_out,
             after=best.held_out,
-            teacher_loss=teacher_loss,
+            teacher_loss=best.held_out.teacher_loss,
             best_step=best.step,
             tokens=journal.rows[-1].tokens,
             probe_tokens=sum(row.tokens for row in journal.probe),

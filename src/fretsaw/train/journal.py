@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -98,7 +97,7 @@ class Journal:
 
     def save_best(self, model: nn.Module, row: HistoryRow) -> None:
         """Keep the weights that an evaluation was measured on, with its step, in one rename."""
-        save_parameters(model, self.best_file, {"step": str(row.step)})
+        save_parameters(model, self.best_file, metadata={"step": str(row.step)})
 
     def best_file_step(self) -> int | None:
         """The step whose weights are kept; None if there are none yet."""
@@ -166,7 +165,9 @@ def _step_of(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
 
 
-def save_parameters(model: nn.Module, file: Path, metadata: Mapping[str, str]) -> None:
+def save_parameters(
+    model: nn.Module, file: Path, *, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write all parameters and buffers by their running names, aside first, then renamed."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -175,8 +176,8 @@ def save_parameters(model: nn.Module, file: Path, metadata: Mapping[str, str]) -
             tensors[name] = tensor.contiguous()
         seen.add(tensor.data_ptr())
     aside = file.with_name(file.name + ".partial")
-    save_file(tensors, aside, metadata={"format": "pt", **metadata})
-    os.replace(aside, file)
+    save_file(tensors, aside, metadata={"format": "pt", **(metadata or {})})
+    aside.replace(file)
 
 
 def load_parameters(model: nn.Module, file: Path) -> None:
@@ -209,7 +210,7 @@ def _write_json(file: Path, data: object) -> None:
 def _write_text(file: Path, text: str) -> None:
     aside = file.with_name(file.name + ".partial")
     aside.write_text(text, encoding="utf-8")
-    os.replace(aside, file)
+    aside.replace(file)
 
 
 def _append_line(file: Path, data: object) -> None:

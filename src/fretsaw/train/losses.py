@@ -50,7 +50,7 @@ def kl_divergence(
     teacher = teacher_logits[..., :vocab].flatten(0, -2)
     if mask is not None:
         student, teacher = student[mask.flatten()], teacher[mask.flatten()]
-    return cast(Tensor, _ForwardKL.apply(student, teacher))  # type: ignore[no-untyped-call]
+    return cast("Tensor", _ForwardKL.apply(student, teacher))  # type: ignore[no-untyped-call]
 
 
 class _ForwardKL(torch.autograd.Function):

@@ -24,12 +24,14 @@ class Metrics:
         kl: Mean KL(teacher || student) per token, nats.
         loss: Mean next-token loss of the student, nats.
         agreement: Share of tokens whose most likely next token is the teacher's.
+        teacher_loss: The same of the teacher, nats.
         tokens: Tokens measured.
     """
 
     kl: float
     loss: float
     agreement: float
+    teacher_loss: float
     tokens: int
 
 
@@ -39,6 +41,7 @@ class _Reference(NamedTuple):
     probabilities: Tensor
     negative_entropy: Tensor
     best: Tensor
+    loss_sum: float
 
 
 class HeldOut:
@@ -76,17 +79,15 @@ class HeldOut:
         was_training = student.training
         student.train(False)
         sums = torch.zeros(3, dtype=torch.float64)
+        teacher_sum = 0.0
         for reference, batch in self._batches():
             sums += _compare(reference, _logits(student, batch), ids=batch)
+            teacher_sum += reference.loss_sum
         student.train(was_training)
-        labels = self._ids.shape[0] * (self._ids.shape[1] - 1)
+        labels = max(1, self._ids[:, 1:].numel())
         tokens = self._ids.numel()
-        kl, loss, hits = (sums / torch.tensor([tokens, max(labels, 1), tokens])).tolist()
-        return Metrics(kl, loss, hits, tokens)
-
-    def first(self, count: int) -> HeldOut:
-        """The first sequences alone."""
-        return HeldOut(self._teacher, self._ids[:count], batch_size=self._batch_size)
+        kl, loss, hits = (sums / torch.tensor([tokens, labels, tokens])).tolist()
+        return Metrics(kl, loss, hits, teacher_sum / labels, tokens)
 
     def _batches(self) -> Iterator[tuple[_Reference, Tensor]]:
         batches = torch.split(self._ids, self._batch_size)
@@ -95,7 +96,7 @@ class HeldOut:
             return
         kept = []
         for batch in batches:
-            reference = _reference(_logits(self._teacher, batch))
+            reference = _reference(_logits(self._teacher, batch), ids=batch)
             if reference.probabilities.nbytes * len(batches) <= self._cache_bytes:
                 kept.append(reference)
             yield reference, batch
@@ -122,36 +123,44 @@ def _logits(model: PreTrainedModel, batch: Tensor) -> Tensor:
     return logits.flatten(0, 1)
 
 
-def _reference(logits: Tensor) -> _Reference:
+def _reference(logits: Tensor, *, ids: Tensor) -> _Reference:
     log_p = log_probabilities(logits)
     p = log_p.exp()
-    return _Reference(p, torch.linalg.vecdot(p, log_p), logits.argmax(-1))
+    labels, counts = _labels(ids, device=logits.device)
+    loss_sum = -(log_p.gather(-1, labels[:, None])[:, 0] * counts).double().sum().item()
+    return _Reference(p, torch.linalg.vecdot(p, log_p), logits.argmax(-1), loss_sum)
+
+
+def _labels(ids: Tensor, *, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Next token of each position, flattened; and where there is one."""
+    labels = ids.roll(-1, dims=1)
+    counts = torch.ones_like(ids, dtype=torch.bool)
+    counts[:, -1] = False
+    return labels.flatten().to(device), counts.flatten().to(device)
 
 
 def _compare(reference: _Reference, logits: Tensor, *, ids: Tensor) -> Tensor:
     """Sums of KL, next-token loss and agreements over a batch, (3,) float64 on the CPU."""
     vocab = min(reference.probabilities.shape[-1], logits.shape[-1])
-    is_cut = vocab < reference.probabilities.shape[-1]
-    labels = ids.to(logits.device).roll(-1, dims=1).flatten()
-    is_label = torch.ones_like(ids, dtype=torch.bool)
-    is_label[:, -1] = False
-    counts = is_label.flatten().to(logits.device)
+    labels, counts = _labels(ids, device=logits.device)
     sums = torch.zeros(3, dtype=torch.float64)
     step = max(1, CHUNK_ELEMENTS // vocab)
     for start in range(0, len(logits), step):
         rows = slice(start, start + step)
         z = logits[rows, :vocab].float().clamp(-LOGIT_LIMIT, LOGIT_LIMIT)
-        part = _cut(reference, rows, vocab) if is_cut else _Reference(*(t[rows] for t in reference))
+        p, negative_entropy, best = _rows(reference, rows, vocab=vocab)
         normaliser = z.logsumexp(-1)
-        kl = part.negative_entropy - torch.linalg.vecdot(part.probabilities, z) + normaliser
+        kl = negative_entropy - torch.linalg.vecdot(p, z) + normaliser
         loss = (normaliser - z.gather(-1, labels[rows, None])[:, 0]) * counts[rows]
-        hits = (z.argmax(-1) == part.best).sum()
-        sums += torch.stack([kl.double().sum(), loss.double().sum(), hits.double()]).cpu()
+        hits = z.argmax(-1) == best
+        sums += torch.stack([s.double().sum() for s in (kl, loss, hits)]).cpu()
     return sums
 
 
-def _cut(reference: _Reference, rows: slice, vocab: int) -> _Reference:
-    """The teacher's distribution over the first ids alone, renormalised."""
-    p = reference.probabilities[rows, :vocab]
-    p = p / p.sum(-1, keepdim=True)
-    return _Reference(p, -torch.special.entr(p).sum(-1), p.argmax(-1))
+def _rows(reference: _Reference, rows: slice, *, vocab: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities, negative entropy and best token of some tokens, over the first ids alone."""
+    p = reference.probabilities[rows]
+    if vocab == p.shape[-1]:
+        return p, reference.negative_entropy[rows], reference.best[rows]
+    p = p[:, :vocab] / p[:, :vocab].sum(-1, keepdim=True)
+    return p, -torch.special.entr(p).sum(-1), p.argmax(-1)

@@ -68,8 +68,8 @@ def pack(
     """Documents in random order, joined by the end-of-text token and cut into equal sequences.
 
     Which documents are taken, and in which order, follows from the seed and their text, not from
-    their order on disk: those with the smallest keyed hash come first, among the first `SCAN_FACTOR`
-    times the needed text. Memory holds the text that is needed, not the data set. Own.
+    their order on disk: those with the smallest keyed hash come first, among the first
+    `SCAN_FACTOR` times the needed text. Memory holds what is needed, not the data set. Own.
 
     Args:
         texts: Documents; read again from the start if the first look took too few.
@@ -112,8 +112,10 @@ def pack(
 
 
 def _choose(texts: Iterable[str], *, chars: int, seed: int) -> tuple[list[str], bool]:
-    """Documents with the smallest keyed hashes that hold about `chars` characters, in that order;
-    and whether nothing was left out."""
+    """Documents with the smallest keyed hashes, in that order, until they hold `chars` characters.
+
+    The flag says whether these are all documents that there are.
+    """
     kept: list[tuple[int, int, str]] = []
     size = scanned = 0
     is_all = True

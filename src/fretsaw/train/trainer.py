@@ -19,6 +19,7 @@ from transformers.trainer_callback import (
     TrainerControl,
     TrainerState,
 )
+from typing_extensions import override
 
 from fretsaw.train.journal import Journal, Tally, save_parameters
 from fretsaw.train.metrics import HeldOut
@@ -126,6 +127,7 @@ class DistillTrainer(Trainer):
         self._tally = tally
         self._data = data
 
+    @override
     def get_train_dataloader(self) -> DataLoader[dict[str, Tensor]]:
         """Batches in the order of the data set, which is shuffled already."""
         size = self.args.per_device_train_batch_size
@@ -133,6 +135,7 @@ class DistillTrainer(Trainer):
         prepared: DataLoader[dict[str, Tensor]] = self.accelerator.prepare(loader)
         return prepared
 
+    @override
     def compute_loss(
         self,
         model: nn.Module,
@@ -143,6 +146,7 @@ class DistillTrainer(Trainer):
         """The objective's loss."""
         return self._objective(model, inputs["input_ids"])
 
+    @override
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward; without a finite gradient there is none, and AdamW stands still."""
         loss = super().training_step(model, *args, **kwargs)
@@ -159,16 +163,18 @@ class DistillTrainer(Trainer):
         warnings.warn(f"step {step} skipped: {culprit} is not finite", RuntimeWarning, stacklevel=2)
         return torch.zeros_like(loss)
 
+    @override
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted: the base class's estimate walks over all parameters each step."""
         return 0
 
+    @override
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         assert output_dir is not None
         assert isinstance(self.model, nn.Module)
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        save_parameters(self.model, folder / "model.safetensors", {})
+        save_parameters(self.model, folder / "model.safetensors")
 
 
 def _groups(student: PreTrainedModel, weight_decay: float) -> list[dict[str, Any]]:
@@ -223,8 +229,13 @@ class Watch(TrainerCallback):
         self._last_checkpoint = clock()
         self.stop_reason: StopReason = "tokens"
 
+    @override
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         """After each step."""
         step = state.global_step
@@ -241,8 +252,13 @@ class Watch(TrainerCallback):
         is_due = self._clock() - self._last_checkpoint >= self._settings.checkpoint_s
         control.should_save = is_due and not is_last and not control.should_training_stop
 
+    @override
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         """After a checkpoint was written."""
         self._journal.mark_checkpoint(state.global_step, self._tally)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
+import datasets
 import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
