@@ -117,8 +117,8 @@ def healing_svg(rounds: Sequence[RoundFindings], *, parent_loss: float) -> str:
     ticks = [(value, format_count(value)) for value in x.ticks()]
     kl, loss = quantities(parent_loss)
     body = [heading("Cut and heal", "held-out text; a dashed rise is a cut, a curve its healing")]
-    above = Panel(x, _y_scale(kl, axis, start=KL_BOTTOM, end=KL_TOP))
-    below = Panel(x, _y_scale(loss, axis, start=LOSS_BOTTOM, end=LOSS_TOP))
+    above = Panel(x, y_scale(kl, axis, start=KL_BOTTOM, end=KL_TOP))
+    below = Panel(x, y_scale(loss, axis, start=LOSS_BOTTOM, end=LOSS_TOP))
     for panel, quantity in ((above, kl), (below, loss)):
         body += [*panel.y_axis(quantity.label), *_curve(panel, quantity, axis)]
     body += below.x_axis("healing tokens, all rounds", ticks=ticks)
@@ -135,8 +135,9 @@ def healing_svg(rounds: Sequence[RoundFindings], *, parent_loss: float) -> str:
     )
 
 
-def _y_scale(quantity: Quantity, axis: Sequence[Stretch], *, start: float, end: float) -> Scale:
-    values = [quantity.of(e) for s in axis for e in s.round.evaluations if math.isfinite(e.kl)]
+def y_scale(quantity: Quantity, axis: Sequence[Stretch], *, start: float, end: float) -> Scale:
+    """All rounds and the parent, with room for the numbers."""
+    values = [quantity.of(e) for s in axis for e in s.round.evaluations]
     low, high = min([quantity.parent, *values]), max([quantity.parent, *values])
     spread = high - low or 1.0
     return Scale(low - (0.1 * spread if low else 0), high + 0.12 * spread, start, end)
@@ -223,8 +224,8 @@ def _scatter(round_: RoundFindings, *, left: float, top: float) -> Iterator[str]
     if is_same := round_.metric == "kl":
         predicted = measured = predicted + measured
     panel = Panel(
-        _log_scale(predicted, start=left, end=left + SIDE),
-        _log_scale(measured, start=top + SIDE, end=top),
+        log_scale(predicted, start=left, end=left + SIDE),
+        log_scale(measured, start=top + SIDE, end=top),
     )
     yield text((left, top - 46), f"round {round_.number}", size=12, css="fs-ink", weight=600)
     yield text((left, top - 31), agreement(round_))
@@ -252,9 +253,9 @@ def agreement(round_: RoundFindings) -> str:
     return f"{count}, Spearman {round_.spearman:.2f}"
 
 
-def _log_scale(values: Sequence[float], *, start: float, end: float) -> Scale:
-    """With room around the values, and never so narrow that noise looks like a law."""
-    low, high = min(values) / 1.15, max(values) * 1.15
+def log_scale(values: Sequence[float], *, start: float, end: float, room: float = 1.15) -> Scale:
+    """A scale with room around the values, never so narrow that noise looks like a law."""
+    low, high = min(values) / room, max(values) * room
     if (widen := math.sqrt(NARROWEST / (high / low))) > 1:
         low, high = low / widen, high * widen
     return Scale(low, high, start, end, is_log=True)

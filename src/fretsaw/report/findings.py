@@ -171,6 +171,7 @@ class Findings:
         parent: The original parent, as the recipe names it.
         recipe: The resolved recipe, JSON.
         needs_remote_code: Whether transformers needs the child's own two files to load it.
+        has_tokenizer: Whether the child brings one.
         versions: Of the packages that matter, by name.
         finished: When the last stage ended.
     """
@@ -181,6 +182,7 @@ class Findings:
     parent: str
     recipe: str
     needs_remote_code: bool
+    has_tokenizer: bool
     versions: Mapping[str, str]
     finished: str
 
