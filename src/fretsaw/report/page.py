@@ -95,41 +95,6 @@ FOOTNOTE = (
     "cut, then of the healing. <a href='summary.csv'>summary.csv</a> and "
     "<a href='summary.json'>summary.json</a> hold all figures."
 )
-ROUNDS_NOTE),
-        _figure(choice, "choice.svg", CHOICE_NOTE),
-        _section("Cut and heal", healing, HEALING_NOTE),
-        _section(
-            "Where the network is sensitive",
-            scores_html(findings.rounds, findings.blocks),
-            SCORES_NOTE,
-        ),
-        _section(
-            "Can scores be summed?", additivity_html(findings.rounds) or NO_CHOICES, ADDITIVITY_NOTE
-        ),
-        _section("The child", _child(findings)),
-        _section("How it was made", _making(findings)),
-    )
-    return "\n".join(
-        (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{escape(name)} – fretsaw report</title>",
-            f"<style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body><main>",
-            f"<header><p>fretsaw report</p><h1>{escape(name)}</h1>{_tiles(findings)}</header>",
-            *sections,
-            f"<footer>finished {escape(findings.finished)}</footer></main></body></html>\n",
-        )
-    )
-
-
-FOOTNOTE = (
-    "Trunk, active, routed (parameters of the routed experts that one token uses) and state (of the Mamba "
-    "blocks, per sequence): share of the parent. Loss, and KL from the parent, in nats per "
-    "held-out token; agree: share of tokens with the parent’s greedy prediction; time: of the cut, "
-    "then of the healing. <a href='summary.csv'>summary.csv</a> and "
-    "<a href='summary.json'>summary.json</a> hold all figures."
-)
 ROUNDS_NOTE = "Budgets are upper bounds on the whole model; percentages are of the original parent."
 CHOICE_NOTE = "Rest the pointer on a cell for its numbers. <a href='choice.svg'>choice.svg</a>"
 HEALING_NOTE = (
