@@ -98,12 +98,14 @@ def need_disk(folder: Path, num_bytes: int) -> None:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write JSON and flush it to the disk."""
-    with path.open("w", encoding="utf-8") as stream:
+    """Write JSON: all of it on the disk, or none."""
+    aside = path.with_name(path.name + ".new")
+    with aside.open("w", encoding="utf-8") as stream:
         json.dump(data, stream, indent=1)
         stream.write("\n")
         stream.flush()
         os.fsync(stream.fileno())
+    aside.replace(path)
 
 
 def _write_shard(path: Path, shard: list[Planned], read: Callable[[str], Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The child of a choice, written tensor by tensor from the checkpoint that the round works around."""
+"""The child of a choice, written tensor by tensor from the checkpoint that the round cuts."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from fretsaw.runtime.load import running_name
 from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage, read_manifest
 from fretsaw.stages.search import read_choice
+from fretsaw.stages.text import calibration_ids
 
 CHILD = "child"
 EXACT_COSTS = ("params", "moe_params", "active_params")
@@ -123,7 +124,7 @@ def _lineage(round_: RunRound, choice: Choice) -> dict[str, object]:
     return {
         "parent": str(round_.run.parent),
         "parent_sha256": round_.run.parent_digest,
-        "cut_from": str(round_.model),
+        "cut_from": round_.model_name,
         "round": round_.number,
         "choice": choice.to_json(),
         "recipe": json.loads(round_.run.recipe.to_json()),
@@ -137,5 +138,5 @@ BUILD = Stage(
     needs=("00-describe", "02-rank", "06-search"),
     settings=("build", "library", "calibrate"),
     body=_body,
-    reads_text=True,
+    texts=(calibration_ids,),
 )

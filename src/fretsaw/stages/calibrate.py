@@ -7,8 +7,9 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from fretsaw.runtime.statistics import collect_statistics
-from fretsaw.stages.models import calibration_ids, open_model
+from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
+from fretsaw.stages.text import calibration_ids
 
 STATISTICS = "statistics.safetensors"
 
@@ -23,5 +24,9 @@ def _body(round_: RunRound, folder: Path) -> None:
 
 
 CALIBRATE = Stage(
-    "01-calibrate", needs=("00-describe",), settings=("calibrate",), body=_body, reads_text=True
+    "01-calibrate",
+    needs=("00-describe",),
+    settings=("calibrate",),
+    body=_body,
+    texts=(calibration_ids,),
 )

@@ -14,8 +14,8 @@ from fretsaw.recipe import Round
 from fretsaw.search.budget import resolve_budgets
 from fretsaw.search.mip import Problem, solve
 from fretsaw.stages.library import by_block, variants_of
-from fretsaw.stages.run import Run
-from fretsaw.stages.text import calibration_ids, train_ids, validation_ids
+from fretsaw.stages.run import Run, text_digest
+from fretsaw.stages.text import calibration_ids, score_ids, train_ids, validation_ids
 from fretsaw.train.packing import load_tokenizer
 
 COPIES_PER_ROUND = 4
@@ -35,9 +35,8 @@ def check(run: Run) -> None:
     check_rounds(parent.shape, run.recipe.rounds)
     for round_ in run.rounds():
         parse_bytes(round_.settings.build.shard_bytes)
-        calibration_ids(round_)
-        train_ids(round_)
-        validation_ids(round_)
+        for text in (calibration_ids, score_ids, train_ids, validation_ids):
+            text_digest(text, round_)
     size = sum(f.stat().st_size for f in run.parent.glob("*.safetensors"))
     need_disk(run.folder, size * COPIES_PER_ROUND)
 

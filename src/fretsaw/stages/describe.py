@@ -34,7 +34,7 @@ def describe(source: Path | str) -> Description:
 def _body(round_: RunRound, folder: Path) -> None:
     description = describe(round_.model)
     write_json(folder / "shape.json", description.shape.to_json())
-    write_json(folder / "description.json", description.to_json())
+    write_json(folder / "description.json", description.to_json() | {"source": round_.model_name})
     write_json(folder / "files.json", hash_checkpoint(round_.model))
 
 

@@ -6,6 +6,8 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+from transformers import NemotronHForCausalLM
+
 from fretsaw.checkpoint.assets import copy_assets, write_remote_code
 from fretsaw.checkpoint.lineage import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
@@ -19,14 +21,18 @@ from fretsaw.stages.text import train_ids, validation_ids
 from fretsaw.train.distill import DistillSettings, distill
 
 RESULT = "result.json"
+TRAINING = "training"
 
 
 def _body(round_: RunRound, folder: Path) -> None:
+    work = folder / TRAINING
+    if (folder / RESULT).is_file():  # the last thing written: killed while tidying up
+        shutil.rmtree(work, ignore_errors=True)
+        return
     recipe, settings = round_.run.recipe, round_.settings.distill
     cut = Checkpoint(round_.result("07-build") / CHILD)
     teacher = open_model(round_.run.parent, recipe.compute).model
     student = open_model(cut.folder, recipe.compute).model
-    work = folder / "training"
     with round_.run.reporter.progress("tokens", settings.tokens) as advance:
         result = distill(
             student,
@@ -38,12 +44,14 @@ def _body(round_: RunRound, folder: Path) -> None:
             seed=round_.seed,
             on_progress=lambda done, text="": advance(done, text),
         )
-    write_json(folder / RESULT, asdict(result))
     _save(student, cut, folder=folder / CHILD, shard_bytes=round_.settings.build.shard_bytes)
+    write_json(folder / RESULT, asdict(result))
     shutil.rmtree(work)
 
 
-def _save(student, cut: Checkpoint, *, folder: Path, shard_bytes: int | str) -> None:
+def _save(
+    student: NemotronHForCausalLM, cut: Checkpoint, *, folder: Path, shard_bytes: int | str
+) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir()
@@ -55,5 +63,9 @@ def _save(student, cut: Checkpoint, *, folder: Path, shard_bytes: int | str) -> 
 
 
 DISTILL = Stage(
-    "08-distill", needs=("07-build",), settings=("distill", "build"), body=_body, reads_text=True
+    "08-distill",
+    needs=("07-build",),
+    settings=("distill", "build"),
+    body=_body,
+    texts=(train_ids, validation_ids),
 )

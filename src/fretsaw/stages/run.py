@@ -1,23 +1,26 @@
 """The run folder: a stage is skipped when it is done, resumed when it was killed, never trusted.
 
 A stage works in ``NN-name.partial`` and appears as ``NN-name`` by one rename, with a manifest of
-what went in and the checksums of what came out. Anything replaced is moved aside, not deleted.
+what went in and the checksums of what came out, the manifest's own included. Anything replaced is
+moved aside, not deleted.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from fretsaw.checkpoint.lineage import hash_checkpoint, hash_file
 from fretsaw.checkpoint.writer import write_json
@@ -33,11 +36,19 @@ VERSIONED = ("fretsaw", "torch", "transformers", "scipy")
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder and the recipe that fills it."""
+    """A run folder and the recipe that fills it.
+
+    Attributes:
+        folder: Of all rounds.
+        recipe: What to do.
+        reporter: Where progress goes.
+        texts: Fingerprint of each text that was read, by round and purpose.
+    """
 
     folder: Path
     recipe: Recipe
     reporter: Reporter
+    texts: dict[tuple[int, str], str] = field(default_factory=dict)
 
     @cached_property
     def parent(self) -> Path:
@@ -97,6 +108,12 @@ class RunRound:
         """Seed of this round."""
         return self.run.recipe.seed * 1000 + self.number
 
+    @property
+    def model_name(self) -> str:
+        """`model` as later readers find it: below the run folder, wherever that is moved."""
+        inside = self.model.is_relative_to(self.run.folder)
+        return str(self.model.relative_to(self.run.folder) if inside else self.model)
+
     def result(self, stage: str) -> Path:
         """Folder of a finished stage of this round.
 
@@ -105,13 +122,26 @@ class RunRound:
         """
         folder = self.folder / stage
         if not (folder / MANIFEST).is_file():
-            name = stage.split("-", 1)[-1]
-            raise RunError(
-                f"{folder} is not there; this stage needs it",
-                f"run `fretsaw {name} RECIPE --out RUN --round {self.number}` first, "
-                "or `fretsaw compress`",
-            )
+            raise RunError(f"{folder} is not there; this stage needs it", self._command(stage))
         return folder
+
+    def checked(self, stage: str) -> Path:
+        """As `result`, its checksums verified.
+
+        Raises:
+            RunError: it is not there, or damaged.
+        """
+        folder = self.result(stage)
+        if problem := damage(folder):
+            raise RunError(f"{folder}: {problem}", self._command(stage))
+        return folder
+
+    def _command(self, stage: str) -> str:
+        word = stage.split("-", 1)[-1]
+        return (
+            f"run `fretsaw {word} RECIPE --out {self.run.folder} --round {self.number}` first, "
+            "or `fretsaw compress`"
+        )
 
 
 @dataclass(frozen=True)
@@ -123,14 +153,14 @@ class Stage:
         needs: Folder names of the stages of the same round that it reads.
         settings: Names of the recipe sections that change its result.
         body: Fills a folder; finds what an earlier, killed attempt has left there.
-        reads_text: Whether the data section is an input.
+        texts: What gives the token ids that it reads.
     """
 
     name: str
     needs: tuple[str, ...]
     settings: tuple[str, ...]
     body: Callable[[RunRound, Path], None]
-    reads_text: bool = False
+    texts: tuple[Callable[[RunRound], Tensor], ...] = ()
 
     @property
     def word(self) -> str:
@@ -155,7 +185,7 @@ def run_stage(stage: Stage, round_: RunRound) -> Path:
             return final
         reporter.warn(f"round {round_.number} {stage.word}: {problem}; doing it again")
         _move_aside(final, round_.run.folder)
-    partial = _open_partial(final, inputs, reporter=reporter)
+    partial = _open_partial(final, inputs, round_=round_)
     reporter.stage(round_.number, stage.word)
     started = time.monotonic()
     stage.body(round_, partial)
@@ -175,27 +205,38 @@ def _inputs(stage: Stage, round_: RunRound) -> dict[str, Any]:
         inputs["model"] = stage_digest(before.result("08-distill"))
     for name in stage.settings:
         inputs[f"recipe.{name}"] = getattr(settings, name).model_dump(mode="json")
-    if stage.reads_text:
+    if stage.texts:
         inputs["recipe.data"] = recipe.data.model_dump(mode="json")
         inputs["recipe.compute"] = recipe.compute.model_dump(mode="json", exclude={"threads"})
+    for text in stage.texts:
+        inputs[f"text.{text.__name__.removesuffix('_ids')}"] = text_digest(text, round_)
     inputs["fretsaw"] = version("fretsaw")
     return inputs
+
+
+def text_digest(text: Callable[[RunRound], Tensor], round_: RunRound) -> str:
+    """Fingerprint of the token ids that `text` gives in a round; computed once a run."""
+    key = (round_.number, text.__name__)
+    known = round_.run.texts
+    if key not in known:
+        known[key] = hashlib.sha256(text(round_).numpy().tobytes()).hexdigest()
+    return known[key]
 
 
 def _problem(folder: Path, inputs: Mapping[str, Any]) -> str | None:
     """Why a finished folder cannot be used, in words; None if it can."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        recorded, results = manifest["inputs"], manifest["results"]
-    except (OSError, ValueError, KeyError, TypeError):
+        recorded = read_manifest(folder)["inputs"]
+    except RunError:
         return "its manifest is missing or damaged"
     if changed := [k for k in {**recorded, **inputs} if recorded.get(k) != inputs.get(k)]:
         return f"its inputs changed ({', '.join(sorted(changed))})"
-    return damage(folder, results)
+    return damage(folder)
 
 
-def damage(folder: Path, results: Mapping[str, str]) -> str | None:
-    """Which results are gone or differ from their checksums, in words."""
+def damage(folder: Path) -> str | None:
+    """Which results of a finished stage are gone or differ from their checksums, in words."""
+    results = read_manifest(folder)["results"]
     gone = [name for name in results if not (folder / name).is_file()]
     if gone:
         return f"{', '.join(gone[:3])} is missing"
@@ -206,31 +247,27 @@ def damage(folder: Path, results: Mapping[str, str]) -> str | None:
 def _move_aside(folder: Path, run: Path) -> None:
     kept = run / "replaced"
     kept.mkdir(exist_ok=True)
-    stem = f"{folder.parent.name}-{folder.name}"
-    number = sum(1 for p in kept.iterdir() if p.name.startswith(stem))
-    folder.rename(kept / f"{stem}.{number + 1}")
+    names = (f"{folder.parent.name}-{folder.name}.{number}" for number in itertools.count(1))
+    folder.rename(next(kept / name for name in names if not (kept / name).exists()))
 
 
-def _open_partial(final: Path, inputs: Mapping[str, Any], *, reporter: Reporter) -> Path:
+def _open_partial(final: Path, inputs: Mapping[str, Any], *, round_: RunRound) -> Path:
     partial = final.with_name(final.name + ".partial")
     started = partial / STARTED
+    if started.is_file() and json.loads(started.read_text(encoding="utf-8")) == inputs:
+        round_.run.reporter.say(f"{final.name}: going on where an earlier run stopped")
+        return partial
     if partial.exists():
-        try:
-            same = json.loads(started.read_text(encoding="utf-8")) == inputs
-        except (OSError, ValueError):
-            same = False
-        if same:
-            reporter.say(f"{final.name}: going on where an earlier run stopped")
-            return partial
-        shutil.rmtree(partial)
+        _move_aside(partial, round_.run.folder)
     partial.mkdir(parents=True)
     write_json(started, inputs)
     return partial
 
 
 def _finish(partial: Path, final: Path, *, inputs: Mapping[str, Any], seconds: float) -> None:
-    (partial / STARTED).unlink()
-    files = (p for p in partial.rglob("*") if p.is_file())
+    """Write the manifest and give the folder its name; a kill at any point costs nothing."""
+    ours = (partial / STARTED, partial / MANIFEST)
+    files = (p for p in partial.rglob("*") if p.is_file() and p not in ours)
     results = {str(p.relative_to(partial)): hash_file(p) for p in sorted(files)}
     manifest = {
         "stage": final.name,
@@ -240,8 +277,9 @@ def _finish(partial: Path, final: Path, *, inputs: Mapping[str, Any], seconds: f
         "seconds": round(seconds, 3),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    write_json(partial / MANIFEST, manifest)
+    write_json(partial / MANIFEST, manifest | {"sha256": digest(manifest)})
     partial.rename(final)
+    (final / STARTED).unlink()
 
 
 def stage_digest(folder: Path) -> str:
@@ -250,8 +288,21 @@ def stage_digest(folder: Path) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Manifest of a finished stage."""
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    """Manifest of a finished stage.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        is_whole = manifest.pop("sha256") == digest(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        raise RunError(
+            f"{folder / MANIFEST} is missing or damaged",
+            "run that stage again, or `fretsaw compress`",
+        )
     return manifest
 
 

@@ -16,7 +16,7 @@ from fretsaw.runtime.replace import Replacement, replace_one
 from fretsaw.stages.library import read_library
 from fretsaw.stages.models import open_view, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
-from fretsaw.stages.text import score_ids
+from fretsaw.stages.text import calibration_ids, score_ids
 
 SCORES = "scores.jsonl"
 
@@ -90,5 +90,5 @@ SCORE = Stage(
     needs=("00-describe", "02-rank", "03-library"),
     settings=("score", "library", "calibrate"),
     body=_body,
-    reads_text=True,
+    texts=(calibration_ids, score_ids),
 )

@@ -23,7 +23,7 @@ from fretsaw.stages.library import read_library
 from fretsaw.stages.models import open_view, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.score import SCORES
-from fretsaw.stages.text import score_ids
+from fretsaw.stages.text import calibration_ids, score_ids
 
 CHOICE = "choice.json"
 ADDITIVITY = "additivity.json"
@@ -111,7 +111,7 @@ SEARCH = Stage(
     needs=("00-describe", "02-rank", "03-library", "04-score"),
     settings=("search", "score", "library", "calibrate"),
     body=_body,
-    reads_text=True,
+    texts=(calibration_ids, score_ids),
 )
 
 
