@@ -1,8 +1,13 @@
-"""Costs that follow from the tensor table: parameters, bytes by format, KV and state."""
+"""Costs that follow from the tensor table: parameters, bytes by format, KV and state.
+
+Every cost is a whole number and a sum over blocks plus what is no block, so the search can add
+them exactly. The prediction head (MTP) is in none of them: see `mtp_bytes`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.families import Row, family_named
@@ -23,11 +28,15 @@ COSTS = {
 }
 """Every cost by name, additive over blocks: each can be a budget."""
 
-BF16, FP32, FP8 = 2.0, 4.0, 1.0
-NVFP4 = 0.5 + 1 / 16
-"""4 bits a weight and one 8-bit scale per 16."""
+Costs = dict[str, int]
+WeightFormat = Literal["bf16", "fp8", "nvfp4"]
+FORMATS: tuple[WeightFormat, ...] = ("bf16", "fp8", "nvfp4")
 
-Costs = dict[str, float]
+FP32, BF16, FP8 = 4, 2, 1
+"""Bytes of a number."""
+
+NVFP4_SIXTEENTHS = 9
+"""Sixteenths of a byte per NVFP4 weight: 4 bits, and one 8-bit scale per 16 weights."""
 
 
 def block_costs(rows: Iterable[Row], block: Block) -> Costs:
@@ -38,9 +47,9 @@ def block_costs(rows: Iterable[Row], block: Block) -> Costs:
         block: Its shape.
 
     Returns:
-        Cost by name (`COSTS`).
+        Cost by name (`COSTS`), in parameters, experts or bytes.
     """
-    costs: Costs = dict.fromkeys(COSTS, 0)
+    costs = _no_costs()
     top_k = block.settings.get("top_k", 0)
     for row in rows:
         numel = row.tensor.numel(row.sizes)
@@ -52,30 +61,33 @@ def block_costs(rows: Iterable[Row], block: Block) -> Costs:
         if is_routed:
             costs["moe_params"] += numel
             costs["active_routed_params"] += active
-        for fmt in ("bf16", "fp8", "nvfp4"):
-            costs[f"bytes_{fmt}"] += numel * bytes_per_weight(row, fmt)
-    costs["active_experts"] += top_k
+        for weight_format in FORMATS:
+            costs[f"bytes_{weight_format}"] += stored_bytes(row, weight_format)
+    costs["active_experts"] = top_k
     return costs | _cache_costs(block)
 
 
-def bytes_per_weight(row: Row, weight_format: str) -> float:
-    """Bytes of one weight of a row under a format, as the published checkpoints assign them.
+def stored_bytes(row: Row, weight_format: WeightFormat) -> int:
+    """Bytes of a row's weights in a format; scales of whole tensors (8 bytes each) are left out.
 
-    Source: Nemotron-Labs-3-Puzzle-75B-A9B, arXiv:2607.04371, table 2, and its released files.
+    Which weight takes which format is what the published checkpoints do; the part of a weight in
+    its block is read from its dimensions.
+
+    Source: NVIDIA-Nemotron-Labs-3-Puzzle-75B-A9B, its NVFP4 and FP8 files (arXiv:2607.04371, 2.4).
     """
+    numel = row.tensor.numel(row.sizes)
     if row.tensor.dtype == "float32":
-        return FP32
-    is_routed = "expert" in row.tensor.name_dims
-    is_shared = row.tensor.has("shared_ffn")
-    is_mamba_projection = row.tensor.has("mamba_head") and row.tensor.has("hidden")
+        return numel * FP32
     if row.part != "block" or weight_format == "bf16":
-        return BF16
-    if is_routed:
-        return NVFP4 if weight_format == "nvfp4" else FP8
-    return FP8 if is_shared or is_mamba_projection else BF16
+        return numel * BF16
+    if "expert" in row.tensor.name_dims:
+        return -(-numel * NVFP4_SIXTEENTHS // 16) if weight_format == "nvfp4" else numel * FP8
+    is_mamba_projection = row.tensor.has("mamba_head") and row.tensor.has("hidden")
+    return numel * (FP8 if is_mamba_projection or row.tensor.has("shared_ffn") else BF16)
 
 
 def _cache_costs(block: Block) -> Costs:
+    """KV from attention alone, state from Mamba alone, each in its own dtype."""
     s = block.sizes
     if block.mixer == "attention":
         return {"kv_bytes_per_token": 2 * s["kv_head"] * s["head_dim"] * FP8}
@@ -99,23 +111,24 @@ def costs_by_block(shape: ModelShape) -> list[Costs]:
 
 
 def fixed_costs(shape: ModelShape) -> Costs:
-    """Costs of what is no block: embedding, last norm, head; the prediction head is left out."""
-    costs: Costs = dict.fromkeys(COSTS, 0)
-    for row in family_named(shape.family).rows(shape):
-        if row.part in ("embedding", "norm", "head"):
-            numel = row.tensor.numel(row.sizes)
-            names = ["params", "active_params"] + ["trunk_params"] * (row.part == "norm")
-            for name in names:
-                costs[name] += numel
-            for fmt in ("bf16", "fp8", "nvfp4"):
-                costs[f"bytes_{fmt}"] += numel * BF16
+    """Costs of what is no block: embedding, last norm, head."""
+    costs = _no_costs()
+    for row in family_named(shape.family).rows(shape.with_blocks(())):
+        if row.part == "mtp":
+            continue
+        numel = row.tensor.numel(row.sizes)
+        costs["params"] += numel
+        costs["active_params"] += numel
+        costs["trunk_params"] += numel if row.part == "norm" else 0
+        for weight_format in FORMATS:
+            costs[f"bytes_{weight_format}"] += stored_bytes(row, weight_format)
     return costs
 
 
-def mtp_bytes(shape: ModelShape) -> float:
+def mtp_bytes(shape: ModelShape) -> int:
     """Bytes of the multi-token-prediction head, which stays in BF16 in every format."""
     rows = family_named(shape.family).rows(shape)
-    return sum(r.tensor.numel(r.sizes) * bytes_per_weight(r, "bf16") for r in rows if r.part == "mtp")
+    return sum(stored_bytes(row, "bf16") for row in rows if row.part == "mtp")
 
 
 def model_costs(shape: ModelShape) -> Costs:
@@ -125,8 +138,12 @@ def model_costs(shape: ModelShape) -> Costs:
 
 def add_costs(costs: Iterable[Costs]) -> Costs:
     """Sum by name."""
-    total: Costs = dict.fromkeys(COSTS, 0)
+    total = _no_costs()
     for one in costs:
         for name, value in one.items():
             total[name] += value
     return total
+
+
+def _no_costs() -> Costs:
+    return dict.fromkeys(COSTS, 0)

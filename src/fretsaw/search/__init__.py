@@ -1,0 +1,1 @@
+"""Which variant each block takes: library, scores, and the mixed-integer program."""

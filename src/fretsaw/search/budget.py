@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from fractions import Fraction
 
 from fretsaw.core.units import format_bytes, format_count, parse_bytes, parse_count, parse_fraction
 from fretsaw.cost.memory import COSTS
 from fretsaw.errors import InfeasibleError, RecipeError, nearest
 
-Least = Callable[[str, Sequence["Budget"]], float | None]
+Least = Callable[[str, Sequence["Budget"]], int | None]
 """(cost, other budgets) -> the least whole-model value, None if the others cannot be met."""
 
 
@@ -26,15 +27,11 @@ class Budget:
 
     cost: str
     limit: float
-    text: str
+    text: str = ""
 
     def __str__(self) -> str:
         """As in messages: ``params <= 70B``."""
-        return f"{self.cost} <= {self.text}"
-
-    def tightened(self) -> Budget:
-        """A hair below, against the solver's tolerance."""
-        return replace(self, limit=self.limit - max(1.0, abs(self.limit) * 1e-6))
+        return f"{self.cost} <= {self.text or format(self.limit, ',.0f')}"
 
 
 def resolve_budgets(
@@ -42,50 +39,83 @@ def resolve_budgets(
 ) -> list[Budget]:
     """Budgets in absolute terms: numbers as they are, percentages of the original parent.
 
+    Args:
+        budget: Cost -> limit, such as ``{"moe_params": "75%", "bytes_nvfp4": "44GiB"}``.
+        parent_costs: Costs of the original parent, which percentages refer to.
+
     Raises:
         RecipeError: unknown cost, or a value that is no quantity.
     """
-    resolved = []
-    for name, value in budget.items():
-        if name not in COSTS:
-            guess = nearest(name, COSTS)
-            raise RecipeError(
-                f"unknown cost {name!r} in search.budget",
-                f"did you mean {guess!r}?" if guess else f"known: {', '.join(COSTS)}",
-            )
-        text = str(value)
-        if text.strip().endswith("%"):
-            limit = parse_fraction(text) * parent_costs[name]
-        else:
-            limit = float(parse_bytes(text) if "bytes" in name else parse_count(text))
-        resolved.append(Budget(name, limit, text))
-    return resolved
+    return [_resolve(name, value, parent_costs) for name, value in budget.items()]
+
+
+def _resolve(name: str, value: str | float, parent_costs: Mapping[str, float]) -> Budget:
+    if name not in COSTS:
+        guess = nearest(name, COSTS)
+        raise RecipeError(
+            f"unknown cost {name!r} in search.budget",
+            f"did you mean {guess!r}?" if guess else f"known: {', '.join(COSTS)}",
+        )
+    text = str(value).strip()
+    if isinstance(value, float) and 0 < value <= 1:
+        raise RecipeError(
+            f"search.budget.{name} is {text}, in {COSTS[name]}",
+            f'for a share of the parent write "{100 * value:g}%"',
+        )
+    if text.endswith("%"):
+        parse_fraction(text)
+        # Exact: 57 % of 100 as floats is 56.99999999999999, and a model of 57 would be refused.
+        share = Fraction(text.removesuffix("%").strip()) / 100
+        return Budget(name, float(share * Fraction(parent_costs[name])), text)
+    return Budget(name, float(parse_bytes(text) if "bytes" in name else parse_count(text)), text)
 
 
 def explain_infeasible(budgets: Sequence[Budget], *, least: Least) -> InfeasibleError:
-    """The error that names the budgets that cannot be met and the nearest values that can."""
-    impossible = [(b, value) for b in budgets if (value := least(b.cost, ())) and value > b.limit]
-    if impossible:
-        budget, value = impossible[0]
-        return InfeasibleError(
-            f"no choice meets the budget `{budget}`: "
-            f"the smallest model in the library has {_show(budget.cost, value)}",
-            "add smaller sizes to the library, allow `none` for some blocks, or raise the budget "
-            f"to {_show(budget.cost, value)}",
-        )
-    nearest_values = []
-    for budget in budgets:
-        value = least(budget.cost, [b for b in budgets if b is not budget])
-        if value is not None:
-            nearest_values.append(f"{budget.cost} >= {_show(budget.cost, value)} given the others")
+    """The error that names the budgets that cannot be met and the nearest values that can.
+
+    Args:
+        budgets: Bounds that no choice meets together.
+        least: Gives the nearest values.
+    """
+    values = {b: least(b.cost, ()) for b in budgets}
+    alone = {b: value for b, value in values.items() if value is not None and value > b.limit}
+    if not alone:
+        return _explain_conflict(budgets, least=least)
     return InfeasibleError(
-        f"no choice meets these budgets together: {', '.join(map(str, budgets))}",
-        f"one of them must give way: {'; '.join(nearest_values) or 'raise several'}",
+        "; ".join(
+            f"no choice meets the budget `{budget}`: "
+            f"the smallest model in the library has {_show(budget.cost, value)}"
+            for budget, value in alone.items()
+        ),
+        "add smaller sizes to the library, allow `none` for some blocks, or raise the budget to "
+        + " and ".join(f"{budget.cost} {value:,}" for budget, value in alone.items()),
     )
 
 
-def _show(cost: str, value: float) -> str:
-    """Rounded up, so that the printed value can be met."""
-    if "bytes" in cost:
-        return f"{math.ceil(value)} bytes ({format_bytes(value)})"
-    return f"{math.ceil(value):,} ({format_count(value)})"
+def _explain_conflict(budgets: Sequence[Budget], *, least: Least) -> InfeasibleError:
+    """Each budget can be met alone: name the fewest that cannot be met together."""
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(budgets, size) for size in range(2, len(budgets))
+    )
+    conflict: Sequence[Budget] = budgets
+    for subset in subsets:
+        value = least(subset[0].cost, subset[1:])
+        if value is None or value > subset[0].limit:
+            conflict = subset
+            break
+    # The nearest value of one is what it takes beside all others, not beside its rivals alone.
+    ways = []
+    for budget in conflict:
+        value = least(budget.cost, [b for b in budgets if b is not budget])
+        if value is not None:
+            ways.append(f"raise {budget.cost} to {_show(budget.cost, value)}")
+    return InfeasibleError(
+        "no choice meets these budgets together: " + ", ".join(f"`{b}`" for b in conflict),
+        f"{' or '.join(ways) or 'raise several of them'}, or add smaller sizes to the library",
+    )
+
+
+def _show(cost: str, value: int) -> str:
+    """A value in full, so that what is printed can be met, and rounded."""
+    rounded = format_bytes(value) if "bytes" in cost else format_count(value)
+    return f"{value:,} ({rounded})" if rounded != str(value) else rounded

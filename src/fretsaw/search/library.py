@@ -26,7 +26,7 @@ class Grid:
     """
 
     values: Mapping[str, Sequence[int | str]]
-    none: Sequence[str]
+    none: Sequence[Mixer]
     granularity: Mapping[str, int]
 
 
@@ -35,11 +35,13 @@ def build_library(shape: ModelShape, original: ModelShape, *, grid: Grid) -> lis
 
     Args:
         shape: The model that is cut now.
-        original: The original parent, which fractions refer to.
+        original: The original parent, which fractions refer to; where its blocks differ, to the
+            largest of their kind.
         grid: What may vary.
 
     Returns:
-        Variants in block order; values above a block's present ones are left out.
+        Variants in block order, large ones first; values above a block's present ones are left
+        out, so a later round never asks for what an earlier one has cut.
 
     Raises:
         RecipeError: a value that no block could ever have.
@@ -48,11 +50,17 @@ def build_library(shape: ModelShape, original: ModelShape, *, grid: Grid) -> lis
         mixer: {d: _resolve(d, mixer, original, grid=grid) for d in dims if grid.values.get(d)}
         for mixer, dims in DIMS.items()
     }
+    for mixer in grid.none:
+        if not original.indices(mixer):
+            raise RecipeError(
+                f"library.none allows {mixer}, but the parent has no {mixer} blocks",
+                f"remove {mixer} from library.none",
+            )
     return [v for i, b in enumerate(shape.blocks) for v in _variants(i, b, sizes, grid.none)]
 
 
 def _variants(
-    index: int, block: Block, sizes: Mapping[Mixer, Mapping[str, set[int]]], none: Sequence[str]
+    index: int, block: Block, sizes: Mapping[Mixer, Mapping[str, set[int]]], none: Sequence[Mixer]
 ) -> Iterator[Variant]:
     options: list[list[tuple[str, int]]] = []
     for dim in DIMS.get(block.mixer, ()):
@@ -67,32 +75,54 @@ def _variants(
 
 def _resolve(dim: str, mixer: Mixer, original: ModelShape, *, grid: Grid) -> set[int]:
     """Sizes as numbers, checked against the original parent."""
-    largest = max((original.blocks[i].values[dim] for i in original.indices(mixer)), default=None)
-    if largest is None:
+    blocks = [original.blocks[i] for i in original.indices(mixer)]
+    if not blocks:
         raise RecipeError(
             f"library.{mixer}.{dim} is given, but the parent has no {mixer} blocks",
-            f"remove library.{mixer}",
+            f"remove library.{mixer}.{dim}",
         )
+    largest = max(block.values[dim] for block in blocks)
     step = grid.granularity.get(dim, 1)
-    return {_size(value, dim, largest, step=step) for value in grid.values[dim]}
+    sizes = {
+        size_of(value, largest=largest, step=step, dim=dim) if isinstance(value, str) else value
+        for value in grid.values[dim]
+    }
+    for size in sizes:
+        _check(size, dim, blocks=blocks, largest=largest, step=step)
+    return sizes
 
 
-def _size(value: int | str, dim: str, largest: int, *, step: int) -> int:
-    if isinstance(value, str):
-        exact = parse_fraction(value) * largest
-        size = largest if exact >= largest else max(step, round(exact / step) * step)
+def size_of(fraction: str, *, largest: int, step: int, dim: str = "size") -> int:
+    """A fraction of a size, such as "75%", as the nearest multiple of `step`, and at least one.
+
+    Raises:
+        RecipeError: no percentage, or not above 0 % and at most 100 %.
+    """
+    share = parse_fraction(fraction)
+    if not 0 < share <= 1:
+        raise RecipeError(
+            f"{dim} {fraction} is not allowed: a child's block is no larger than its parent's",
+            'give percentages above "0%" and at most "100%"',
+        )
+    if share == 1:
+        return largest
+    return min(largest, max(step, round(share * largest / step) * step))
+
+
+def _check(size: int, dim: str, *, blocks: Sequence[Block], largest: int, step: int) -> None:
+    experts = max(block.sizes.get("expert", 0) for block in blocks)
+    allowed = sorted({*range(step, largest, step), largest})
+    if size in allowed:
+        return
+    if dim == "top_k" and size > experts:
+        what = f"above the {experts} experts of the parent"
+    elif size > largest:
+        what = f"above the {largest} of the parent"
     else:
-        size = value
-    if not 1 <= size <= largest:
-        what = "experts per token" if dim == "top_k" else dim
-        raise RecipeError(
-            f"{dim} {size} is not allowed: the parent has {largest} {what}",
-            f"give values from 1 to {largest}",
-        )
-    if size % step and size != largest:
-        low = size // step * step
-        raise RecipeError(
-            f"{dim} {size} is not allowed: sizes are multiples of {step}",
-            f"take {low or step} or {low + step}, or set library.granularity.{dim}",
-        )
-    return size
+        what = f"no positive multiple of {step}"
+    near = sorted(sorted(allowed, key=lambda other: abs(other - size))[:2])
+    raise RecipeError(
+        f"{dim} {size} is not allowed: {what}",
+        f"nearest allowed: {' or '.join(map(str, near))}"
+        + (f"; or set library.granularity.{dim}" if size % step else ""),
+    )

@@ -11,31 +11,28 @@ Source: Puzzle, arXiv:2411.19146, section 4; the last two constraints: every sto
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
-from scipy.sparse import csr_array, vstack
 
-from fretsaw.core.shape import MODEL_SCOPE, ModelShape
+from fretsaw.core.shape import MODEL_SCOPE, Mixer, ModelShape
+from fretsaw.core.tables import ScoreKey
 from fretsaw.core.variant import Choice, Variant
-from fretsaw.cost.memory import costs_by_block, fixed_costs
-from fretsaw.errors import RunError
+from fretsaw.cost.memory import Costs, add_costs, costs_by_block, fixed_costs
+from fretsaw.errors import InfeasibleError, RunError
 from fretsaw.search.budget import Budget, explain_infeasible
+from fretsaw.search.program import Answer, Floats, Limit, Program
 
-Array = npt.NDArray[np.float64]
-ScoreKey = tuple[int, str]
-GAP_TOLERANCE = 1e-9
-"""Relative gap up to which an answer counts as proven optimal."""
+RANDOM_GAP = 0.02
+"""Random choices need not be the best under their random scores."""
 
-TIE_BREAK = 1e-9
-"""Weight of the summed relative costs in the objective: of equal scores the cheaper wins."""
-
-TIME_OUT, INFEASIBLE = 1, 2
-"""Statuses of scipy.optimize.milp."""
+TIE_COSTS = ("params", "active_params")
+"""Of choices with equal scores the one with less of the budgets' costs and of these wins."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Problem:
         """
         usable: list[Variant] = []
         for block in range(self.shape.num_blocks):
-            found = [v for v in self.variants[block] if np.isfinite(self._score(v))]
+            found = [v for v in self.variants.get(block, ()) if math.isfinite(self._score(v))]
             if not found:
                 raise RunError(
                     f"block {block} ({self.shape.blocks[block].mixer}) has no variant with a "
@@ -77,49 +74,45 @@ class Problem:
     @cached_property
     def dropped(self) -> list[Variant]:
         """Variants left out because their score is missing or not finite."""
-        return [v for vs in self.variants.values() for v in vs if not np.isfinite(self._score(v))]
+        return [v for vs in self.variants.values() for v in vs if not math.isfinite(self._score(v))]
 
     def _score(self, variant: Variant) -> float:
-        return self.scores.get((variant.block, variant.key), float("nan"))
+        return self.scores.get((variant.block, variant.key), math.nan)
 
     @cached_property
-    def score_vector(self) -> Array:
+    def score_vector(self) -> Floats:
         """Score of each usable variant."""
         return np.array([self._score(v) for v in self.usable])
 
     @cached_property
-    def costs(self) -> list[Mapping[str, float]]:
+    def costs(self) -> list[Costs]:
         """Costs of each usable variant, exact."""
-        cache: dict[tuple[int, str], Mapping[str, float]] = {}
-        by_variant = {}
-        for key in {v.key for v in self.usable}:
-            group = [v for v in self.usable if v.key == key]
-            chosen = {v.block: v for v in group}
-            blocks = [
-                chosen[i].apply(b) if i in chosen else b for i, b in enumerate(self.shape.blocks)
-            ]
-            costs = costs_by_block(self.shape.with_blocks(blocks))
-            cache |= {(v.block, key): costs[v.block] for v in group}
-        by_variant = [cache[v.block, v.key] for v in self.usable]
-        return by_variant
-
-    def cost_vector(self, name: str) -> Array:
-        """One cost of each usable variant."""
-        return np.array([costs[name] for costs in self.costs], dtype=float)
+        blocks = [v.apply(self.shape.blocks[v.block]) for v in self.usable]
+        keys = [(block.mixer, *sorted(block.values.items())) for block in blocks]
+        distinct = dict(zip(keys, blocks, strict=True))
+        costs = costs_by_block(self.shape.with_blocks(distinct.values()))
+        by_key = dict(zip(distinct, costs, strict=True))
+        return [by_key[key] for key in keys]
 
     @cached_property
-    def fixed(self) -> Mapping[str, float]:
+    def fixed(self) -> Costs:
         """Costs of what is no block."""
         return fixed_costs(self.shape)
 
-    def choice(self, picked: Sequence[int], *, status: str, gap: float) -> Choice:
+    def limit(self, budget: Budget) -> Limit:
+        """A budget as a bound on the summed costs of the blocks."""
+        weights = np.array([costs[budget.cost] for costs in self.costs], dtype=np.int64)
+        return Limit(weights, math.floor(budget.limit) - self.fixed[budget.cost])
+
+    def choice(self, picked: Sequence[int], *, status: str, gap: float = 0.0) -> Choice:
         """The choice of these usable variants, its score and costs summed anew."""
-        costs = dict(self.fixed)
-        for i in picked:
-            for name, value in self.costs[i].items():
-                costs[name] += value
-        score = float(sum(self.score_vector[i] for i in picked))
+        costs = add_costs([self.fixed, *(self.costs[i] for i in picked)])
+        score = math.fsum(self.score_vector[i] for i in picked)
         return Choice(tuple(self.usable[i] for i in picked), score, costs, status, gap)
+
+    def meets_budgets(self, choice: Choice) -> bool:
+        """Whether the choice's costs are within every budget."""
+        return all(choice.costs[b.cost] <= b.limit for b in self.budgets)
 
 
 def solve(
@@ -127,181 +120,143 @@ def solve(
 ) -> list[Choice]:
     """The best choice, and further ones that differ from all earlier in `min_distance` blocks.
 
+    Of choices with equal scores the one with smaller costs comes first; the same problem always
+    has the same answer. A choice is ``optimal`` only where that is proven; a time-out gives
+    ``feasible`` with its gap, relative to the score.
+
     Args:
         problem: What to choose from.
-        n_best: How many choices; fewer come back where there are no more.
+        n_best: How many choices; fewer come back where there are no more, or none in time.
         min_distance: Least number of blocks in which two of them differ.
-        time_limit_s: For each solve; a time-out with an incumbent comes back as ``feasible``.
+        time_limit_s: For each solve.
 
     Raises:
         InfeasibleError: no choice meets the budgets; it names them and the nearest values.
         RunError: a block without a finite score, or a time-out without any answer.
     """
-    model = _Model(problem)
+    program, limits = _program(problem), [problem.limit(b) for b in problem.budgets]
     found: list[Choice] = []
     for _ in range(n_best):
-        answer = model.solve(problem.score_vector, time_limit_s=time_limit_s)
-        if answer is None:
+        answer = program.minimise(
+            problem.score_vector,
+            limits=limits,
+            second=_relative_costs(problem),
+            time_limit_s=time_limit_s,
+        )
+        if not answer.picked:
             break
-        picked, status, gap = answer
-        found.append(problem.choice(picked, status=status, gap=gap))
-        model.forbid(picked, min_distance=min_distance)
+        found.append(_choice(problem, answer))
+        program.forbid(answer.picked, min_distance=min_distance)
+    if not found and answer.status == "timeout":
+        raise RunError(
+            f"the search found no answer in {time_limit_s:g} s",
+            "raise search.time_limit_s, or make the library smaller",
+        )
     if not found:
-        raise explain_infeasible(problem.budgets, least=model.least)
+        raise _infeasible(problem)
     return found
 
 
 def random_choices(problem: Problem, *, count: int, seed: int) -> list[Choice]:
-    """Random choices that meet the budgets and nearly use them: random scores, solved.
+    """Different random choices that meet the budgets and nearly use them: random scores, solved.
 
-    Each variant's random score falls with its size, so that the budget is filled.
+    Each variant's random score falls with its size, so that the budget is filled. Fewer come back
+    where there are no more.
+
+    Args:
+        problem: What to choose from; its scores are not looked at but to sum them up.
+        count: How many.
+        seed: Of the random scores.
     """
     rng = np.random.default_rng(seed)
-    model = _Model(problem)
-    capacity = sum(
-        (problem.cost_vector(b.cost) / max(b.limit, 1.0) for b in problem.budgets),
-        start=np.zeros(len(problem.usable)),
-    )
-    choices = []
-    for _ in range(count):
-        weights = -rng.exponential(size=len(problem.usable)) * capacity
-        answer = model.solve(weights, time_limit_s=10.0)
-        if answer is not None:
-            choices.append(problem.choice(answer[0], status="random", gap=0.0))
+    program, limits = _program(problem), [problem.limit(b) for b in problem.budgets]
+    size = _relative_costs(problem)
+    choices: list[Choice] = []
+    while len(choices) < count:
+        answer = program.minimise(
+            -rng.exponential(size=len(size)) * size, limits=limits, relative_gap=RANDOM_GAP
+        )
+        if not answer.picked:
+            break
+        choices.append(problem.choice(answer.picked, status="given"))
+        program.forbid(answer.picked, min_distance=1)
     return choices
 
 
 def uniform_choice(problem: Problem) -> Choice:
-    """The best choice in which all blocks of a kind take the same variant.
+    """The largest choice within the budgets in which all blocks of a kind take the same variant.
+
+    Largest: most routed parameters per token (top-k x width), then most parameters. It shows what a
+    search is worth.
 
     Raises:
         InfeasibleError: none meets the budgets.
     """
-    model = _Model(problem)
-    model.tie_kinds()
-    answer = model.solve(problem.score_vector, time_limit_s=60.0)
-    if answer is None:
-        raise explain_infeasible(problem.budgets, least=model.least)
-    return problem.choice(answer[0], status="uniform", gap=0.0)
+    choices = [problem.choice(picked, status="given") for picked in _uniform_picks(problem)]
+    fitting = [choice for choice in choices if problem.meets_budgets(choice)]
+    if not fitting:
+        raise InfeasibleError(
+            "no choice with equal blocks meets the budgets "
+            + ", ".join(f"`{budget}`" for budget in problem.budgets),
+            "add sizes to the library that all blocks have, or raise the budget",
+        )
+    return max(fitting, key=lambda c: (c.costs["active_routed_params"], c.costs["params"]))
 
 
-class _Model:
-    """The constraint matrix of a problem; costs are divided by their limits to keep it scaled."""
+def _uniform_picks(problem: Problem) -> Iterator[list[int]]:
+    items = {(v.block, v.key): i for i, v in enumerate(problem.usable)}
+    kinds = [problem.shape.indices(mixer) for mixer in get_args(Mixer)]
+    kinds = [blocks for blocks in kinds if blocks]
+    common: list[list[str]] = []
+    for blocks in kinds:
+        keys = [v.key for v in problem.usable if v.block == blocks[0] and not v.is_none]
+        common.append([key for key in keys if all((block, key) in items for block in blocks)])
+    for keys_of_kinds in itertools.product(*common):
+        pairs = zip(kinds, keys_of_kinds, strict=True)
+        chosen = {block: key for blocks, key in pairs for block in blocks}
+        yield [items[block, chosen[block]] for block in range(problem.shape.num_blocks)]
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.blocks = np.array([v.block for v in problem.usable])
-        self._rows: list[Array] = []
-        self._low: list[float] = []
-        self._high: list[float] = []
-        for block in range(problem.shape.num_blocks):
-            self._add((self.blocks == block).astype(float), 1.0, 1.0)
-        for dim in MODEL_SCOPE:
-            self._tie_dimension(dim)
-        self._keep_attention()
 
-    def _add(self, row: Array, low: float, high: float) -> None:
-        self._rows.append(row)
-        self._low.append(low)
-        self._high.append(high)
+def _program(problem: Problem) -> Program:
+    blocks = [v.apply(problem.shape.blocks[v.block]) for v in problem.usable]
+    shared = [[block.sizes.get(dim) for block in blocks] for dim in MODEL_SCOPE]
+    program = Program(
+        [v.block for v in problem.usable],
+        shared=[values for values in shared if len({v for v in values if v is not None}) > 1],
+    )
+    if problem.shape.indices("attention"):
+        program.keep_one(np.array([block.mixer == "attention" for block in blocks]))
+    return program
 
-    def _tie_dimension(self, dim: str) -> None:
-        """One value of a model-wide dimension: equal value counts in neighbouring blocks."""
-        values = [v.values.get(dim) for v in self.problem.usable]
-        owners = sorted({b for b, v in zip(self.blocks, values, strict=True) if v is not None})
-        for first, second in zip(owners, owners[1:], strict=False):
-            for value in sorted({v for v in values if v is not None}):
-                has = np.array([v == value for v in values], dtype=float)
-                row = has * (self.blocks == first) - has * (self.blocks == second)
-                self._add(row, 0.0, 0.0)
 
-    def _keep_attention(self) -> None:
-        attention = self.problem.shape.indices("attention")
-        stays = [v.block in attention and not v.is_none for v in self.problem.usable]
-        if attention:
-            self._add(np.array(stays, dtype=float), 1.0, np.inf)
+def _relative_costs(problem: Problem) -> Floats:
+    """The budgets' costs and two more of each usable variant, each over its largest, summed."""
+    total = np.zeros(len(problem.usable))
+    for name in dict.fromkeys((*(b.cost for b in problem.budgets), *TIE_COSTS)):
+        values = np.array([costs[name] for costs in problem.costs], dtype=float)
+        total += values / max(1.0, float(values.max()))
+    return total
 
-    def tie_kinds(self) -> None:
-        """All blocks of a kind take the variant of the same key."""
-        for mixer in ("moe", "mamba", "mlp", "attention"):
-            blocks = self.problem.shape.indices(mixer)
-            keys = sorted({v.key for v in self.problem.usable if v.block in blocks})
-            for first, second in zip(blocks, blocks[1:], strict=False):
-                for key in keys:
-                    has = np.array([v.key == key for v in self.problem.usable], dtype=float)
-                    self._add(has * (self.blocks == first) - has * (self.blocks == second), 0.0, 0.0)
 
-    def forbid(self, picked: Sequence[int], *, min_distance: int) -> None:
-        """Later answers differ from this one in at least `min_distance` blocks."""
-        row = np.zeros(len(self.blocks))
-        row[list(picked)] = 1.0
-        self._add(row, -np.inf, float(len(picked) - min_distance))
+def _choice(problem: Problem, answer: Answer) -> Choice:
+    choice = problem.choice(answer.picked, status=answer.status)
+    if answer.status == "optimal":
+        return choice
+    gap = answer.gap / abs(choice.score) if choice.score else answer.gap
+    return problem.choice(answer.picked, status=answer.status, gap=gap)
 
-    def least(self, cost: str, others: Sequence[Budget]) -> float | None:
-        """The least whole-model value of a cost under other budgets; None if those fail."""
-        answer = self._milp(self._scaled(self.problem.cost_vector(cost)), others, time_limit_s=60.0)
-        if answer.x is None:
+
+def _infeasible(problem: Problem) -> InfeasibleError:
+    program = _program(problem)
+
+    def least(cost: str, others: Sequence[Budget]) -> int | None:
+        weights = np.array([costs[cost] for costs in problem.costs], dtype=float)
+        answer = program.minimise(weights, limits=[problem.limit(b) for b in others])
+        if not answer.picked:
             return None
-        picked = self._picked(answer.x)
-        return self.problem.fixed[cost] + sum(self.problem.costs[i][cost] for i in picked)
+        return problem.fixed[cost] + sum(problem.costs[i][cost] for i in answer.picked)
 
-    def solve(
-        self, scores: Array, *, time_limit_s: float
-    ) -> tuple[list[int], str, float] | None:
-        """Picked variants, status and gap; None where no choice meets the constraints."""
-        budgets = list(self.problem.budgets)
-        objective = self._scaled(scores)
-        for budget in budgets:
-            objective = objective + TIE_BREAK * self._scaled(self.problem.cost_vector(budget.cost))
-        for _ in range(5):
-            answer = self._milp(objective, budgets, time_limit_s=time_limit_s)
-            if answer.x is None:
-                if answer.status == TIME_OUT:
-                    raise RunError(
-                        f"the search found no answer in {time_limit_s:g} s",
-                        "raise search.time_limit_s, or make the library smaller",
-                    )
-                return None
-            picked = self._picked(answer.x)
-            over = [b for b in self.problem.budgets if self._total(b.cost, picked) > b.limit]
-            if not over:
-                gap = max(0.0, float(answer.mip_gap or 0.0))
-                is_proven = answer.status == 0 and gap <= GAP_TOLERANCE
-                return picked, "optimal" if is_proven else "feasible", gap
-            budgets = [b.tightened() if b in over else b for b in budgets]
-        raise RunError(
-            f"the solver's answer breaks {over[0]} by rounding", "raise that budget a little"
-        )
-
-    def _total(self, cost: str, picked: Sequence[int]) -> float:
-        return self.problem.fixed[cost] + sum(self.problem.costs[i][cost] for i in picked)
-
-    def _picked(self, x: Array) -> list[int]:
-        """The variant of each block, from a solution that is integral up to rounding."""
-        return [
-            int(np.flatnonzero(self.blocks == b)[np.argmax(x[self.blocks == b])])
-            for b in range(self.problem.shape.num_blocks)
-        ]
-
-    @staticmethod
-    def _scaled(values: Array) -> Array:
-        largest = float(np.abs(values).max(initial=0.0))
-        return values / largest if largest else values
-
-    def _milp(
-        self, objective: Array, budgets: Sequence[Budget], *, time_limit_s: float
-    ) -> OptimizeResult:
-        rows, low, high = list(self._rows), list(self._low), list(self._high)
-        for budget in budgets:
-            scale = max(abs(budget.limit), 1.0)
-            rows.append(self.problem.cost_vector(budget.cost) / scale)
-            low.append(-np.inf)
-            high.append((budget.limit - self.problem.fixed[budget.cost]) / scale)
-        matrix = vstack([csr_array(row[None]) for row in rows])
-        return milp(
-            objective,
-            integrality=np.ones(len(objective)),
-            bounds=Bounds(0, 1),
-            constraints=LinearConstraint(matrix, low, high),
-            options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
-        )
+    error = explain_infeasible(problem.budgets, least=least)
+    if problem.dropped:
+        error.hint += f"; {len(problem.dropped)} variants were left out: their score is not finite"
+    return error
