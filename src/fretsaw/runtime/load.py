@@ -22,6 +22,7 @@ from fretsaw.core.axes import Axis, TensorAxes
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.families import Row, family_named
 from fretsaw.families.nemotron_h import layer_values
+from fretsaw.runtime.scan import use_fast_scan
 
 ALWAYS_FLOAT32 = ("gate.weight", "A_log", "D", "dt_bias", "e_score_correction_bias")
 EXPERTS_IMPLEMENTATION = "grouped_mm"
@@ -80,6 +81,7 @@ def empty_block(config: NemotronHConfig, *, block: Block, index: int) -> Nemotro
         module = NemotronHBlock(own, layer_idx=index)
     if isinstance(module.mixer, NemotronHMamba2Mixer):
         module.mixer.time_step_limit = (0.0, float("inf"))
+        use_fast_scan(module)
     return module.eval()
 
 

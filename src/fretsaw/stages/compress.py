@@ -13,7 +13,7 @@ from fretsaw.stages.distill import DISTILL
 from fretsaw.stages.library import LIBRARY
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.rank import RANK
-# REPORT
+from fretsaw.stages.report import write_report
 from fretsaw.stages.run import Stage, open_run, run_stage
 from fretsaw.stages.score import SCORE
 from fretsaw.stages.search import SEARCH
@@ -44,7 +44,7 @@ def compress(recipe: Recipe, *, out: Path, reporter: Reporter | None = None) -> 
             for stage in ROUND:
                 run_stage(stage, round_)
         summary = summarize(run)
-        # write_report
+        write_report(run, summary)
     return summary
 
 
@@ -69,4 +69,7 @@ def run_one(
     """
     stage = next(stage for stage in ROUND if stage.word == word)
     with open_run(recipe, out, reporter=reporter or Reporter()) as run:
-        return run_stage(stage, run.round(round_number))
+        round_ = run.round(round_number)
+        if stage is not DESCRIBE:
+            run_stage(DESCRIBE, round_)
+        return run_stage(stage, round_)
