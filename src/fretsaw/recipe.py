@@ -113,6 +113,7 @@ class Search(Section):
     n_best: Positive = 3
     min_distance: Positive = 2
     time_limit_s: Annotated[float, Field(gt=0)] = 60.0
+    strategy: Literal["best", "uniform", "random"] = "best"
     random_choices: Annotated[int, Field(ge=0)] = 0
 
 

@@ -14,10 +14,11 @@ from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
 from fretsaw.cost.memory import model_costs
+from fretsaw.recipe import Search
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.verify import measure_choices
 from fretsaw.search.budget import resolve_budgets
-from fretsaw.search.mip import Problem, random_choices, solve
+from fretsaw.search.mip import Problem, random_choices, solve, uniform_choice
 from fretsaw.stages.describe import read_shape
 from fretsaw.stages.library import read_library
 from fretsaw.stages.models import open_view, repairer, walk_blocks
@@ -46,18 +47,27 @@ def problem_of(round_: RunRound) -> Problem:
 def _body(round_: RunRound, folder: Path) -> None:
     settings = round_.settings.search
     problem = problem_of(round_)
-    best = solve(
-        problem,
-        n_best=settings.n_best,
-        min_distance=settings.min_distance,
-        time_limit_s=settings.time_limit_s,
-    )
+    best = _candidates(problem, settings, seed=round_.seed)
     random = random_choices(problem, count=settings.random_choices, seed=round_.seed)
     measured = _measure(round_, [*best, *random])
     chosen = min(range(len(best)), key=lambda i: measured[i])
     write_json(folder / "n_best.json", [c.to_json() for c in best])
     write_json(folder / ADDITIVITY, _additivity(best, random, measured=measured, chosen=chosen))
     write_json(folder / CHOICE, best[chosen].to_json())
+
+
+def _candidates(problem: Problem, settings: Search, *, seed: int) -> Sequence[Choice]:
+    """The choices that compete: the n best, or a baseline to compare them with."""
+    if settings.strategy == "uniform":
+        return [uniform_choice(problem)]
+    if settings.strategy == "random":
+        return random_choices(problem, count=1, seed=seed + 1)
+    return solve(
+        problem,
+        n_best=settings.n_best,
+        min_distance=settings.min_distance,
+        time_limit_s=settings.time_limit_s,
+    )
 
 
 def _measure(round_: RunRound, choices: Sequence[Choice]) -> list[float]:
