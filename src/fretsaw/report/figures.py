@@ -247,7 +247,8 @@ def _scatter(round_: RoundFindings, *, left: float, top: float) -> Iterator[str]
 
 def agreement(round_: RoundFindings) -> str:
     """Number of choices and their rank correlation, as ``23 choices, Spearman 0.93``."""
-    count = f"{len(round_.swapped)} choices"
+    num = len(round_.swapped)
+    count = "1 choice" if num == 1 else f"{num} choices"
     if round_.spearman is None or not math.isfinite(round_.spearman):
         return f"{count}, too few to correlate"
     return f"{count}, Spearman {round_.spearman:.2f}"
@@ -268,5 +269,6 @@ def _kind_key(rounds: Sequence[RoundFindings], *, y: float) -> Iterator[str]:
             yield marker((x, y - 4), shape=shape, css=css, size=4)
             yield text((x + 11, y), KIND_WORDS[kind])
             x += 11 + 6.2 * len(KIND_WORDS[kind]) + 24
-    yield line((x, y - 4), (x + 22, y - 4), css="fs-muted-line", extra=DASHES)
-    yield text((x + 30, y), "measured as predicted")
+    if any(r.metric == "kl" for r in rounds):
+        yield line((x, y - 4), (x + 22, y - 4), css="fs-muted-line", extra=DASHES)
+        yield text((x + 30, y), "measured as predicted")
