@@ -10,7 +10,6 @@ from typing import Any
 
 from fretsaw.checkpoint.assets import has_tokenizer
 from fretsaw.checkpoint.reader import Checkpoint, read_config
-from fretsaw.core.shape import Block
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
 from fretsaw.report.figures import additivity_svg, healing_svg
@@ -82,7 +81,10 @@ def collect_findings(run: Run, summary: Summary) -> Findings:
     return Findings(
         summary=summary,
         blocks=block_forms(original, states[-1]),
-        rounds=tuple(map(_round_findings, rounds, choices, states)),
+        rounds=tuple(
+            _round_findings(round_, choice, origins=list(state))
+            for round_, choice, state in zip(rounds, choices, states[:-1], strict=True)
+        ),
         parent=run.recipe.parent,
         recipe=run.recipe.to_json(),
         needs_remote_code="auto_map" in read_config(summary.child),
@@ -92,7 +94,7 @@ def collect_findings(run: Run, summary: Summary) -> Findings:
     )
 
 
-def _round_findings(round_: RunRound, choice: Choice, before: Mapping[int, Block]) -> RoundFindings:
+def _round_findings(round_: RunRound, choice: Choice, *, origins: list[int]) -> RoundFindings:
     result = read_result(round_)
     text = (round_.result("06-search") / ADDITIVITY).read_text(encoding="utf-8")
     additivity = json.loads(text)
@@ -103,7 +105,7 @@ def _round_findings(round_: RunRound, choice: Choice, before: Mapping[int, Block
         status=choice.status,
         gap=choice.gap,
         metric=round_.settings.score.metric,
-        scores=_scores(round_, choice, origins=list(before)),
+        scores=_scores(round_, choice, origins=origins),
         evaluations=tuple(_evaluation(row) for row in result["history"] if _is_measured(row)),
         kept_tokens=kept["tokens"],
         swapped=tuple(SwappedModel(**row) for row in additivity["rows"]),

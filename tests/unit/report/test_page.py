@@ -78,7 +78,15 @@ def test_page_needs_no_other_file(page: str, read: Reader) -> None:
 
 
 def test_page_shows_the_numbers(read: Reader) -> None:
-    for value in ("round 2 healed", "0.1777", "86.6%", "700k", "70.0%", "2 min 41 s", "1.4 GiB"):
+    for value in (
+        "round 2 healed",
+        "0.1777",
+        "86.6%",
+        "700k",
+        "70.0%",
+        "2 min 41 s",
+        "1.4 GiB resident, of the last process",
+    ):
         assert value in read.text
     for value in ("moe_params ≤ 75%, state_bytes ≤ 75%", "feasible, gap 1.30%"):
         assert value in read.text
