@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def repair_channels(moments: Tensor, *, down_proj: Tensor, keep: int, ridge: float) -> Tensor:
+def repair_channels(moments: Tensor, *, down_proj: Tensor, ridge: float) -> Tensor:
     """Kept columns of a down projection, re-solved to give what the full expert gave.
 
         D' = argmin sum_t w[t]^2 ||D h[t] - D' h[t, :n]||^2 + s ||D' - D[:, :n]||^2
@@ -18,19 +18,19 @@ def repair_channels(moments: Tensor, *, down_proj: Tensor, keep: int, ridge: flo
     problem, so the fitted error is never larger than the slice's.
 
     Args:
-        moments: M of one expert in importance order, (ffn, ffn), any float dtype.
+        moments: First n rows of M of one expert in importance order, (n, ffn), any float dtype.
         down_proj: Full weight in importance order, (latent, ffn).
-        keep: n, the number of first channels that stay.
         ridge: Pull towards the plain slice, relative, > 0.
 
     Returns:
-        (latent, keep), dtype of `down_proj`; the plain slice where M is zero.
+        (latent, n), dtype of `down_proj`; the plain slice where M is zero.
 
     Source: own; ridge regression on second moments.
     """
     m = moments.double()
+    keep = len(m)
     kept, gone = down_proj[:, :keep].double(), down_proj[:, keep:].double()
-    solved = _solve(gone @ m[keep:, :keep], m[:keep, :keep], ridge=ridge)
+    solved = _solve(gone @ m[:, keep:].T, m[:, :keep], ridge=ridge)
     return (kept + solved).to(down_proj.dtype)
 
 
@@ -92,14 +92,15 @@ def repair_jointly(
     rest = wanted.float().clone()
     for f, at, weight in zip(features, rows, solved, strict=True):
         rest.index_add_(0, at, f @ weight.float().T, alpha=-1)
+    moments = [f.T @ f for f in features]
     for _ in range(sweeps):
         for expert, (f, at) in enumerate(zip(features, rows, strict=True)):
-            present = solved[expert].float()
-            target = rest[at] + f @ present.T
+            present = solved[expert].clone()
+            cross = rest[at].T @ f + present.float() @ moments[expert]
             solved[expert] = repair_projection(
-                target.T @ f, f.T @ f, prior=prior[expert], ridge=ridge
+                cross, moments[expert], prior=prior[expert], ridge=ridge
             )
-            rest[at] = target - f @ solved[expert].float().T
+            rest.index_add_(0, at, f @ (present - solved[expert]).float().T)
     return solved
 
 

@@ -22,8 +22,8 @@ from fretsaw.runtime.inspect import EXPERTS_DOWN, LAST_PROJECTION, expert_activa
 
 RepairKind = Literal["none", "experts", "output", "gain", "both", "joint"]
 """experts: down projections of cut experts; output or gain: the block's last projection against
-the full block; both: experts, then output; joint: experts, then all experts together against what the
-full block's experts gave, then output."""
+the full block; both: experts, then output; joint: experts, then all of them together against what
+the full block's experts gave, then output."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class RepairSettings:
 class Repairer:
     """Repairs the variants of one block of a model that is in importance order.
 
-    Keeps second moments of the experts per top-k, which serve all widths, and what the full block
-    gives on the fitting text. Free it before the next block.
+    Keeps, per top-k, the activations of the experts on the fitting text, (tokens * top_k, ffn) in
+    float32, which serve all widths, and what the full block gives. Free it before the next block.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class Repairer:
         self._view, self._index = view, index
         self._fit = torch.split(fit_hidden, settings.batch_sequences)
         self._settings = settings
-        self._experts: dict[int, tuple[Tensor, Tensor]] = {}
+        self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._latent: Tensor | None = None
         self._wanted = torch.split(wanted, settings.batch_sequences) if wanted is not None else ()
         self._changes: list[Tensor] = []
 
@@ -94,64 +95,56 @@ class Repairer:
         if is_cut and kind in ("experts", "both", "joint"):
             replaced[EXPERTS_DOWN] = self._repaired_experts(block)
         if block.mixer == "moe" and kind == "joint":
-            replaced[EXPERTS_DOWN] = self._joint_experts(block, replaced)
+            prior = replaced.get(EXPERTS_DOWN, self._module().mixer.experts.down_proj)
+            replaced[EXPERTS_DOWN] = self._joint_experts(block, prior)
         if kind != "experts":
             replaced |= self._repaired_projection(block, replaced)
         return replaced
 
     def _repaired_experts(self, block: Block) -> Tensor:
-        keep, top_k = block.sizes["ffn"], block.settings["top_k"]
-        if top_k not in self._experts:
-            self._experts[top_k] = self._expert_moments(top_k)
-        moments, counts = self._experts[top_k]
+        keep = block.sizes["ffn"]
         down_proj = self._module().mixer.experts.down_proj
         repaired: Tensor = down_proj[..., :keep].clone()
-        for expert in (counts >= self._settings.min_tokens).nonzero().flatten().tolist():
-            repaired[expert] = repair_channels(
-                moments[expert],
-                down_proj=down_proj[expert],
-                keep=keep,
-                ridge=self._settings.ridge,
-            )
+        for expert, (features, _) in enumerate(self._features(block.settings["top_k"])):
+            if len(features) >= self._settings.min_tokens:
+                repaired[expert] = repair_channels(
+                    features[:, :keep].T @ features,
+                    down_proj=down_proj[expert],
+                    ridge=self._settings.ridge,
+                )
         return repaired
 
-    def _expert_moments(self, top_k: int) -> tuple[Tensor, Tensor]:
-        """Weighted second moments (expert, ffn, ffn) float32 and routed tokens (expert,)."""
-        block = self._module()
-        num_experts, _, ffn = block.mixer.experts.down_proj.shape
-        moments = torch.zeros(num_experts, ffn, ffn, device=self._fit[0].device)
-        counts = torch.zeros(num_experts, dtype=torch.int64)
-        for hidden in self._fit:
-            normed = mixer_input(block, hidden)
-            for e in expert_activations(block.mixer, normed, top_k=top_k):
-                weighed = e.activations.float() * e.weights.float().unsqueeze(-1)
-                moments[e.expert].addmm_(weighed.T, weighed)
-                counts[e.expert] += len(e.rows)
-        return moments, counts
-
-    def _joint_experts(self, block: Block, replaced: dict[str, Tensor]) -> Tensor:
-        module = self._module()
-        keep, top_k = block.sizes["ffn"], block.settings["top_k"]
-        prior = replaced.get(EXPERTS_DOWN, module.mixer.experts.down_proj)
-        features: list[list[Tensor]] = [[] for _ in prior]
-        rows: list[list[Tensor]] = [[] for _ in prior]
-        wanted: list[Tensor] = []
-        start = 0
-        for hidden in self._fit:
-            wanted.append(projected(module, hidden, name=LAST_PROJECTION["moe"]).inputs)
-            normed = mixer_input(module, hidden)
-            for e in expert_activations(module.mixer, normed, top_k=top_k):
-                features[e.expert].append((e.activations[:, :keep] * e.weights[:, None]).float())
-                rows[e.expert].append(e.rows + start)
-            start += len(wanted[-1])
+    def _joint_experts(self, block: Block, prior: Tensor) -> Tensor:
+        keep = block.sizes["ffn"]
+        experts = self._features(block.settings["top_k"])
         return repair_jointly(
-            [torch.cat(f) for f in features],
-            [torch.cat(r) for r in rows],
-            wanted=torch.cat(wanted),
+            [features[:, :keep] for features, _ in experts],
+            [rows for _, rows in experts],
+            wanted=self._latents(),
             prior=prior,
             ridge=self._settings.ridge,
             sweeps=self._settings.sweeps,
         )
+
+    def _features(self, top_k: int) -> list[tuple[Tensor, Tensor]]:
+        """Per expert its weighted activations (tokens_e, ffn) float32, and their tokens."""
+        if top_k not in self._seen:
+            self._seen[top_k] = list(self._gather(top_k))
+        return self._seen[top_k]
+
+    def _gather(self, top_k: int) -> Iterator[tuple[Tensor, Tensor]]:
+        block = self._module()
+        normed = torch.cat([mixer_input(block, hidden) for hidden in self._fit])
+        for e in expert_activations(block.mixer, normed, top_k=top_k):
+            yield e.activations.float() * e.weights.float().unsqueeze(-1), e.rows
+
+    def _latents(self) -> Tensor:
+        """What the full block's experts give together, (tokens, latent)."""
+        if self._latent is None:
+            name = LAST_PROJECTION["moe"]
+            given = [projected(self._module(), h, name=name).inputs for h in self._fit]
+            self._latent = torch.cat(given)
+        return self._latent
 
     def _repaired_projection(self, block: Block, replaced: dict[str, Tensor]) -> dict[str, Tensor]:
         variant = self._view.variant(self._index, block=block, replaced=replaced)

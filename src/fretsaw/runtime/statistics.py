@@ -150,10 +150,10 @@ def _observe(view: BlockView, index: int, hidden: Tensor) -> tuple[UnitSums, Ten
 
 
 def _expert_sums(mixer: NemotronHMoE, normed: Tensor) -> UnitSums:
-    seen = list(
+    seen = [
         (channel_sums(e.activations, e.weights), len(e.rows))
         for e in expert_activations(mixer, normed)
-    )
+    ]
     totals, counts = zip(*seen, strict=True)
     return UnitSums(torch.stack(totals).cpu(), torch.tensor(counts))
 
@@ -163,7 +163,7 @@ def _counted_routing(mixer: NemotronHMoE) -> Iterator[list[Tensor]]:
     """Tokens per expert of each run of the layer's own router, (expert,), while it is open."""
     ran: list[Tensor] = []
 
-    def count(router: nn.Module, _: object, output: tuple[Tensor, ...]) -> None:
+    def count(_: nn.Module, __: object, output: tuple[Tensor, ...]) -> None:
         ran.append(torch.bincount(output[2].flatten(), minlength=len(mixer.gate.weight)).cpu())
 
     handle = mixer.gate.register_forward_hook(count)

@@ -28,7 +28,7 @@ def test_channels_equal_weighted_least_squares() -> None:
     h, down = make(0)
     w = torch.rand(len(h), 1, dtype=torch.float64)
     moments = (w * h).T @ (w * h)
-    repaired = repair_channels(moments, down_proj=down, keep=5, ridge=TINY)
+    repaired = repair_channels(moments[:5], down_proj=down, ridge=TINY)
     expected = torch.linalg.lstsq(w * h[:, :5], w * (h @ down.T)).solution.T
     torch.testing.assert_close(repaired, expected, rtol=1e-6, atol=1e-8)
 
@@ -37,21 +37,21 @@ def test_channels_equal_weighted_least_squares() -> None:
 def test_channels_are_never_worse_than_the_slice(ridge: float) -> None:
     for seed in range(5):
         h, down = make(seed, tokens=6)
-        repaired = repair_channels(h.T @ h, down_proj=down, keep=4, ridge=ridge)
+        repaired = repair_channels((h.T @ h)[:4], down_proj=down, ridge=ridge)
         error = (h @ down.T - h[:, :4] @ repaired.T).norm()
         assert error <= (h[:, 4:] @ down[:, 4:].T).norm() * (1 + 1e-9)
 
 
 def test_a_strong_ridge_gives_the_slice() -> None:
     h, down = make(1)
-    repaired = repair_channels(h.T @ h, down_proj=down, keep=4, ridge=1e12)
+    repaired = repair_channels((h.T @ h)[:4], down_proj=down, ridge=1e12)
     torch.testing.assert_close(repaired, down[:, :4], rtol=1e-6, atol=1e-8)
 
 
 def test_without_data_nothing_changes() -> None:
     _, down = make(2)
     zero = torch.zeros(8, 8)
-    assert torch.equal(repair_channels(zero, down_proj=down, keep=4, ridge=0.1), down[:, :4])
+    assert torch.equal(repair_channels(zero[:4], down_proj=down, ridge=0.1), down[:, :4])
     cross = torch.zeros(4, 8)
     assert torch.equal(repair_projection(cross, zero, prior=down, ridge=0.1), down)
     assert output_gain(cross, zero, prior=down) == 1.0
@@ -76,7 +76,7 @@ def test_gain_is_the_best_factor() -> None:
 
 def test_dtype_of_the_weight_is_kept() -> None:
     h, down = make(5)
-    repaired = repair_channels(h.T @ h, down_proj=down.bfloat16(), keep=4, ridge=0.1)
+    repaired = repair_channels((h.T @ h)[:4], down_proj=down.bfloat16(), ridge=0.1)
     assert repaired.dtype == torch.bfloat16
 
 
