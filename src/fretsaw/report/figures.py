@@ -120,7 +120,7 @@ def healing_svg(rounds: Sequence[RoundFindings], *, parent_loss: float) -> str:
     above = Panel(x, y_scale(kl, axis, start=KL_BOTTOM, end=KL_TOP))
     below = Panel(x, y_scale(loss, axis, start=LOSS_BOTTOM, end=LOSS_TOP))
     for panel, quantity in ((above, kl), (below, loss)):
-        body += [*panel.y_axis(quantity.label), *_curve(panel, quantity, axis)]
+        body += [*panel.y_axis(quantity.label), *_curve(panel, quantity, axis=axis)]
     body += below.x_axis("healing tokens, all rounds", ticks=ticks)
     for stretch in axis:
         middle = x.at((stretch.start + stretch.end) / 2)
@@ -143,18 +143,18 @@ def y_scale(quantity: Quantity, axis: Sequence[Stretch], *, start: float, end: f
     return Scale(low - (0.1 * spread if low else 0), high + 0.12 * spread, start, end)
 
 
-def _curve(panel: Panel, quantity: Quantity, axis: Sequence[Stretch]) -> Iterator[str]:
+def _curve(panel: Panel, quantity: Quantity, *, axis: Sequence[Stretch]) -> Iterator[str]:
     level = panel.y.at(quantity.parent)
     yield line((LEFT, level), (WIDTH - RIGHT, level), css="fs-muted-line", extra=DASHES)
     if quantity.parent:
         yield text((LEFT + 8, level - 5), f"parent {quantity.parent:.3f}", size=10)
     before = quantity.parent
     for stretch in axis:
-        yield from _stretch(panel, quantity, stretch, before=before)
+        yield from _stretch(panel, quantity, stretch=stretch, before=before)
         before = quantity.of(stretch.round.kept)
 
 
-def _stretch(panel: Panel, quantity: Quantity, stretch: Stretch, *, before: float) -> Iterator[str]:
+def _stretch(panel: Panel, quantity: Quantity, *, stretch: Stretch, before: float) -> Iterator[str]:
     """The cut, the curve of one healing, its training curve, and the two numbers that count."""
     css, evaluations, kept = quantity.css, stretch.round.evaluations, stretch.round.kept
 

@@ -61,7 +61,7 @@ def report_page(findings: Findings, *, choice: str) -> str:
     sections = (
         _section("What was lost and what came back", _summary_table(findings.summary), FOOTNOTE),
         _section("Rounds", _rounds_table(findings.rounds), ROUNDS_NOTE),
-        _figure(choice, "choice.svg", CHOICE_NOTE),
+        _drawing(choice, CHOICE_NOTE),
         _section("Cut and heal", healing, HEALING_NOTE),
         _section(
             "Where the network is sensitive",
@@ -118,8 +118,8 @@ def _section(title: str, content: str, note: str = "") -> str:
     return f"<section><h2>{escape(title)}</h2>{content}{below}</section>"
 
 
-def _figure(svg: str, file: str, note: str) -> str:
-    return f"<section class='drawing' id='{file}'>{svg}<p class='note'>{note}</p></section>"
+def _drawing(svg: str, note: str) -> str:
+    return f"<section class='drawing'>{svg}<p class='note'>{note}</p></section>"
 
 
 def _table(
@@ -151,7 +151,7 @@ def _summary_row(line: SummaryLine, parent: Mapping[str, float]) -> list[str]:
     return [
         line.name,
         format_count(line.costs["params"]),
-        *(_share(line.costs, parent, name) for name in SHARES),
+        *(_share(line.costs[name], parent[name]) for name in SHARES),
         format_bytes(line.costs["bytes_bf16"]),
         f"{line.loss:.4f}",
         f"{line.kl:.4f}",
@@ -161,19 +161,23 @@ def _summary_row(line: SummaryLine, parent: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _share(costs: Mapping[str, float], parent: Mapping[str, float], name: str) -> str:
-    return f"{costs[name] / parent[name]:.1%}" if parent[name] else "–"
+def _share(cost: float, of: float) -> str:
+    return f"{cost / of:.1%}" if of else "–"
 
 
 def _tiles(findings: Findings) -> str:
     """The last child in a few large numbers."""
     lines = findings.summary.lines
     parent, child = lines[0], lines[-1]
+
+    def share(cost: str) -> str:
+        return _share(child.costs[cost], parent.costs[cost])
+
     sizes = f"{format_count(parent.costs['params'])} → {format_count(child.costs['params'])}"
     tiles = [
-        ("parameters", _share(child.costs, parent.costs, "params"), sizes),
-        ("routed capacity", _share(child.costs, parent.costs, "active_routed_params"), "per token"),
-        ("Mamba state", _share(child.costs, parent.costs, "state_bytes"), "per sequence"),
+        ("parameters", share("params"), sizes),
+        ("routed capacity", share("active_routed_params"), "per token"),
+        ("Mamba state", share("state_bytes"), "per sequence"),
         ("same greedy token", f"{child.agreement:.1%}", "as the parent"),
         ("KL to the parent", f"{child.kl:.3f}", "nats per held-out token"),
         ("loss", f"{child.loss:.3f}", f"nats, parent {parent.loss:.3f}"),
