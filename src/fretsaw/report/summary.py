@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fretsaw.core.units import format_bytes, format_count, format_seconds
+from fretsaw.core.units import format_bytes, format_count
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ COLUMNS = ("model", "params", "active", "BF16", "loss", "KL", "agree", "tokens",
 
 def print_summary(summary: Summary, console: Console) -> None:
     """The table at the end of a run, what the child is of its parent, and where it lies."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for line in summary.lines:
@@ -82,7 +82,7 @@ def print_summary(summary: Summary, console: Console) -> None:
             f"{line.kl:.4f}",
             f"{line.agreement:.1%}",
             format_count(line.tokens) if line.tokens else "",
-            format_seconds(line.seconds) if line.seconds else "",
+            f"{line.seconds:.0f} s" if line.seconds else "",
         )
     console.print(table)
     console.print("loss; KL to the parent; agree: same greedy token. Nats per held-out token.")
