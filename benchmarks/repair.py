@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from rich.console import Console
@@ -27,7 +28,7 @@ from fretsaw.core.shape import Block
 from fretsaw.core.variant import Variant
 from fretsaw.runtime.blocks import BlockView, order_model, run_block
 from fretsaw.runtime.load import load_model
-from fretsaw.runtime.repair import Repairer, RepairSettings
+from fretsaw.runtime.repair import Repairer, RepairKind, RepairSettings
 from fretsaw.runtime.replace import replace_one
 from fretsaw.runtime.statistics import collect_statistics, rank_units
 from fretsaw.search.divergence import Divergence, reference_of
@@ -56,7 +57,11 @@ CHILDREN: dict[str, dict[str, dict[str, float]]] = {
 """Whole children with uniform cuts, after the three rounds of arXiv 2607.04371, section 2.3."""
 
 DEFAULT_KINDS = ["none", "gain", "experts", "output", "both", "joint"]
-MODES = [("none", 0.0), *((m, r) for m in ("local", "follow", "mend") for r in (1e-2, 1e-1))]
+MODES = ["none", "local:both:0.1", "local:joint:0.1", "follow:joint:0.1", "mend:joint:0.1"]
+
+
+Library = tuple[dict[int, list[Variant]], dict[tuple[int, str], str]]
+"""Block -> variants, and (block, key) -> cut."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,6 @@ class Child:
 
     cut: str
     mode: str
-    ridge: float
     kl: float
     loss: float
 
@@ -120,20 +124,27 @@ def cut_block(block: Block, fractions: dict[str, float], *, granularity: int) ->
     return values
 
 
-@torch.no_grad()
-def measure(
-    view: BlockView, settings: RepairSettings, *, fit: Tensor, judge: Tensor, granularity: int
-) -> Iterator[Result]:
-    """Replace-one KL of every cut of every block under one kind of repair."""
+def library(view: BlockView, *, granularity: int, stride: int) -> Library:
+    """Variants of every `stride`-th block of each kind, and the name of each one's cut."""
     names: dict[tuple[int, str], str] = {}
     variants: dict[int, list[Variant]] = {}
-    for index, block in enumerate(view.shape.blocks):
-        for cut, by_mixer in CUTS.items():
-            if block.mixer in by_mixer:
-                values = cut_block(block, by_mixer[block.mixer], granularity=granularity)
+    for cut, by_mixer in CUTS.items():
+        for mixer, fractions in by_mixer.items():
+            blocks = [i for i, b in enumerate(view.shape.blocks) if b.mixer == mixer]
+            for index in blocks[::stride]:
+                values = cut_block(view.shape.blocks[index], fractions, granularity=granularity)
                 variant = Variant(index, values)
                 names[index, variant.key] = cut
                 variants.setdefault(index, []).append(variant)
+    return variants, names
+
+
+@torch.no_grad()
+def measure(
+    view: BlockView, settings: RepairSettings, *, fit: Tensor, judge: Tensor, cuts: Library
+) -> Iterator[Result]:
+    """Replace-one KL of every cut of every block under one kind of repair."""
+    variants, names = cuts
     repairs = Repairs(view, fit, settings)
     for scored in replace_one(
         view,
@@ -157,6 +168,7 @@ def print_table(results: list[Result], console: Console) -> None:
     for repair, ridge in columns:
         table.add_column(repair if repair in ("none", "gain") else f"{repair} {ridge:g}")
     plain = {(r.block, r.cut): r.kl for r in results if r.repair == "none"}
+    plain = plain or {(r.block, r.cut): r.kl for r in results}
     for cut in CUTS:
         row = [cut]
         for column in columns:
@@ -170,14 +182,16 @@ def print_table(results: list[Result], console: Console) -> None:
 
 @torch.no_grad()
 def assemble(
-    view: BlockView, values: Mapping[str, dict[str, int]], *, fit: Tensor, mode: str, ridge: float
+    view: BlockView, values: Mapping[str, dict[str, int]], *, fit: Tensor, mode: str
 ) -> list[nn.Module]:
     """The blocks of a child with the same cut in every block of a kind.
 
-    Modes: `none`; `local`, each block repaired on what the parent's block reads; `follow`, on what
-    the child's block reads, against the full block; `mend`, against the parent's own stream.
+    Modes are PLACE:KIND:RIDGE, or `none`. Places: `local`, each block repaired on what the parent's
+    block reads; `follow`, on what the child's block reads, against the full block; `mend`, there
+    too, against the parent's own stream.
     """
-    settings = RepairSettings(kind="none" if mode == "none" else "both", ridge=ridge)
+    where, kind, ridge = mode.split(":") if ":" in mode else ("local", "none", "1")
+    settings = RepairSettings(kind=cast("RepairKind", kind), ridge=float(ridge))
     blocks: list[nn.Module] = []
     ours = parents = view.embed(fit)
     for index, shape in enumerate(view.shape.blocks):
@@ -185,8 +199,8 @@ def assemble(
         after = run_batches(module, parents)
         if shape.mixer in values:
             block = shape.with_values(values[shape.mixer])
-            reads = parents if mode == "local" else ours
-            wanted = after if mode == "mend" else None
+            reads = parents if where == "local" else ours
+            wanted = after if where == "mend" else None
             repairer = Repairer(view, index, fit_hidden=reads, settings=settings, wanted=wanted)
             module = view.variant(index, block=block, replaced=repairer.replaced(block))
         blocks.append(module)
@@ -212,7 +226,9 @@ def divergence(view: BlockView, blocks: list[nn.Module], ids: Tensor) -> Diverge
     return total
 
 
-def assembled(view: BlockView, *, fit: Tensor, judge: Tensor, granularity: int) -> Iterator[Child]:
+def assembled(
+    view: BlockView, modes: list[str], *, fit: Tensor, judge: Tensor, granularity: int
+) -> Iterator[Child]:
     """KL of whole children with uniform cuts, per mode of repair."""
     for cut, by_mixer in CHILDREN.items():
         values: dict[str, dict[str, int]] = {
@@ -220,18 +236,18 @@ def assembled(view: BlockView, *, fit: Tensor, judge: Tensor, granularity: int) 
             for b in view.shape.blocks
             if b.mixer in by_mixer
         }
-        for mode, ridge in MODES:
-            child = assemble(view, values, fit=fit, mode=mode, ridge=ridge)
+        for mode in modes:
+            child = assemble(view, values, fit=fit, mode=mode)
             found = divergence(view, child, judge)
-            yield Child(cut, mode, ridge, found.kl, found.loss)
+            yield Child(cut, mode, found.kl, found.loss)
 
 
 def print_children(children: list[Child], console: Console) -> None:
     """KL of each child, by mode of repair."""
     table = Table(title="whole child, uniform cuts, KL to the parent, nats")
     table.add_column("cut")
-    for mode, ridge in MODES:
-        table.add_column(mode if mode == "none" else f"{mode} {ridge:g}")
+    for mode in dict.fromkeys(c.mode for c in children):
+        table.add_column(mode)
     for cut in CHILDREN:
         table.add_row(cut, *(f"{c.kl:.4f}" for c in children if c.cut == cut))
     console.print(table)
@@ -250,6 +266,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--granularity", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--stride", type=int, default=1, help="every n-th block of each kind")
+    parser.add_argument("--modes", nargs="*", default=MODES, help="none, or MODE:KIND:RIDGE")
     return parser.parse_args()
 
 
@@ -269,14 +287,15 @@ def replace_one_results(
     view: BlockView, arguments: argparse.Namespace, *, fit: Tensor, judge: Tensor, log: Console
 ) -> tuple[list[Result], dict[str, float]]:
     """Results of every kind and ridge, and the seconds that each took."""
+    cuts = library(view, granularity=arguments.granularity, stride=arguments.stride)
     results: list[Result] = []
     seconds: dict[str, float] = {}
     for kind in arguments.kinds:
         for ridge in arguments.ridges if kind not in ("none", "gain") else [0.0]:
             started = time.monotonic()
             settings = RepairSettings(kind=kind, ridge=ridge)
-            granularity = arguments.granularity
-            results += measure(view, settings, fit=fit, judge=judge, granularity=granularity)
+            results += measure(view, settings, fit=fit, judge=judge, cuts=cuts)
+            print_table([r for r in results if (r.repair, r.ridge) == (kind, ridge)], log)
             seconds[f"{kind} {ridge:g}"] = round(time.monotonic() - started, 1)
             log.log(f"{kind} ridge {ridge:g}: {seconds[f'{kind} {ridge:g}']} s")
     return results, seconds
@@ -296,8 +315,8 @@ def main() -> None:
     log, out = Console(stderr=True), Console(width=180)
     results, seconds = replace_one_results(view, arguments, fit=fit, judge=judge, log=log)
     print_table(results, out)
-    granularity = arguments.granularity
-    children = list(assembled(view, fit=fit, judge=judge, granularity=granularity))
+    granularity, modes = arguments.granularity, arguments.modes
+    children = list(assembled(view, modes, fit=fit, judge=judge, granularity=granularity))
     print_children(children, out)
     report = {
         "date": time.strftime("%Y-%m-%d"),
