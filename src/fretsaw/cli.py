@@ -85,7 +85,11 @@ def compress(
 
 def _stage_command(word: str, help_text: str) -> None:
     def command(
-        recipe: RecipePath, out: Out, round_: RoundNumber = 1, sets: Sets = None, quiet: Quiet = False
+        recipe: RecipePath,
+        out: Out,
+        round_: RoundNumber = 1,
+        sets: Sets = None,
+        quiet: Quiet = False,
     ) -> None:
         from fretsaw.stages.compress import run_one  # noqa: PLC0415
 
@@ -145,11 +149,13 @@ def main() -> None:
         _fail("interrupted", "run the same command again to go on", code=130, debug=debug)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "free some space and run the same command again: it goes on" if full else ""
+        what = "free some space" if full else "see that the path exists and may be read and written"
+        hint = f"{what}, and run the same command again: it goes on"
         _fail(f"{error}", hint, code=2, debug=debug)
     except Exception as error:
         hint = "this is a fault of fretsaw: run again with --debug and report the traceback"
-        _fail(f"{type(error).__name__}: {error}", hint, code=1, debug=debug)
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        _fail(f"{type(error).__name__}: {error}{notes}", hint, code=1, debug=debug)
 
 
 def _fail(message: str, hint: str, *, code: int, debug: bool) -> None:

@@ -33,7 +33,6 @@ class ScoreRow:
         loss: Next-token loss of the replaced model, nats.
         hidden: Normalised squared error before the head.
         samples: The same per sequence.
-        seconds: Time it took.
     """
 
     block: int
@@ -43,7 +42,6 @@ class ScoreRow:
     loss: float | None
     hidden: float | None
     samples: tuple[float | None, ...]
-    seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads back; what is not finite becomes null."""

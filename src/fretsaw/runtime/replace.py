@@ -72,7 +72,9 @@ def replace_one(
         todo = list(variants.get(block, ()))
         for start in range(0, len(todo), variants_per_pass):
             group = todo[start : start + variants_per_pass]
-            yield from _score_group(view, group, hidden=hidden, final=final, batches=batches, repair=repair)
+            yield from _score_group(
+                view, group, hidden=hidden, final=final, batches=batches, repair=repair
+            )
         hidden = [run_block(view.block(block), h) for h in hidden]
 
 
@@ -101,4 +103,8 @@ def _score_group(
 
 def _build(view: BlockView, variant: Variant, repair: Repair) -> torch.nn.Module:
     block = variant.apply(view.shape.blocks[variant.block])
-    return view.variant(variant.block, block=block, replaced=repair(variant.block, variant))
+    try:
+        return view.variant(variant.block, block=block, replaced=repair(variant.block, variant))
+    except Exception as error:
+        error.add_note(f"while block {variant.block} was made {variant.key}")
+        raise

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from fretsaw.core.tables import ScoreRow, append_row, read_rows
+from fretsaw.core.tables import ScoreKey, ScoreRow, append_row, read_rows
 from fretsaw.core.variant import Variant
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.repair import Repairer
@@ -25,29 +24,38 @@ def _body(round_: RunRound, folder: Path) -> None:
     file = folder / SCORES
     done = {(row.block, row.key) for row in read_rows(file)} if file.exists() else set()
     variants = read_library(round_.result("03-library"))
-    todo = {b: [v for v in vs if (b, v.key) not in done] for b, vs in variants.items()}
+    size = round_.settings.score.variants_per_pass
+    todo = {b: list(_unfinished(vs, done, size=size)) for b, vs in variants.items()}
     total = sum(map(len, variants.values()))
     if len(done) == total:
         return
     view = open_view(round_)
     repairs = _Repairs(view, round_)
-    compute, settings = round_.run.recipe.compute, round_.settings.score
     with round_.run.reporter.progress("variants", total) as advance:
-        started = time.monotonic()
         for replacement in replace_one(
             view,
             todo,
             ids=score_ids(round_),
-            batch_sequences=compute.batch_sequences,
-            variants_per_pass=settings.variants_per_pass,
+            batch_sequences=round_.run.recipe.compute.batch_sequences,
+            variants_per_pass=size,
             repair=repairs.weights,
             enter_block=repairs.enter,
         ):
-            now = time.monotonic()
-            append_row(file, _row(replacement, now - started))
-            started = now
-            done.add((replacement.variant.block, replacement.variant.key))
-            advance(len(done), f"block {replacement.variant.block}")
+            row = _row(replacement)
+            if (row.block, row.key) not in done:
+                append_row(file, row)
+                done.add((row.block, row.key))
+            advance(len(done), f"block {row.block}")
+
+
+def _unfinished(
+    variants: Sequence[Variant], done: Container[ScoreKey], *, size: int
+) -> Iterator[Variant]:
+    """Whole passes of which a row is missing: a variant scored beside others gives other bits."""
+    for start in range(0, len(variants), size):
+        one_pass = variants[start : start + size]
+        if any((v.block, v.key) not in done for v in one_pass):
+            yield from one_pass
 
 
 class _Repairs:
@@ -72,7 +80,7 @@ class _Repairs:
         return self._repairer.replaced(variant.apply(self._view.shape.blocks[block]))
 
 
-def _row(replacement: Replacement, seconds: float) -> ScoreRow:
+def _row(replacement: Replacement) -> ScoreRow:
     return ScoreRow(
         block=replacement.variant.block,
         key=replacement.variant.key,
@@ -81,7 +89,6 @@ def _row(replacement: Replacement, seconds: float) -> ScoreRow:
         loss=replacement.loss,
         hidden=replacement.hidden,
         samples=replacement.samples,
-        seconds=round(seconds, 4),
     )
 
 

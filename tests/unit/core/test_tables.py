@@ -16,7 +16,7 @@ from fretsaw.errors import RecipeError, RunError
 
 def row(block: int, *samples: float | None, ffn: int = 16, kl: float | None = 0.5) -> ScoreRow:
     variant = Variant(block, {"ffn": ffn})
-    return ScoreRow(block, variant.key, variant, kl, 2.5, 0.1, samples, 0.25)
+    return ScoreRow(block, variant.key, variant, kl, 2.5, 0.1, samples)
 
 
 @pytest.fixture
