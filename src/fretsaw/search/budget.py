@@ -46,10 +46,10 @@ def resolve_budgets(
     Raises:
         RecipeError: unknown cost, or a value that is no quantity.
     """
-    return [_resolve(name, value, parent_costs) for name, value in budget.items()]
+    return [_resolve(name, value, parent_costs=parent_costs) for name, value in budget.items()]
 
 
-def _resolve(name: str, value: str | float, parent_costs: Mapping[str, float]) -> Budget:
+def _resolve(name: str, value: str | float, *, parent_costs: Mapping[str, float]) -> Budget:
     if name not in COSTS:
         guess = nearest(name, COSTS)
         raise RecipeError(

@@ -47,7 +47,9 @@ def build_library(shape: ModelShape, original: ModelShape, *, grid: Grid) -> lis
         RecipeError: a value that no block could ever have.
     """
     sizes = {
-        mixer: {d: _resolve(d, mixer, original, grid=grid) for d in dims if grid.values.get(d)}
+        mixer: {
+            d: _resolve(d, mixer, original=original, grid=grid) for d in dims if grid.values.get(d)
+        }
         for mixer, dims in DIMS.items()
     }
     for mixer in grid.none:
@@ -56,11 +58,17 @@ def build_library(shape: ModelShape, original: ModelShape, *, grid: Grid) -> lis
                 f"library.none allows {mixer}, but the parent has no {mixer} blocks",
                 f"remove {mixer} from library.none",
             )
-    return [v for i, b in enumerate(shape.blocks) for v in _variants(i, b, sizes, grid.none)]
+    return [
+        v for i, b in enumerate(shape.blocks) for v in _variants(i, b, sizes=sizes, none=grid.none)
+    ]
 
 
 def _variants(
-    index: int, block: Block, sizes: Mapping[Mixer, Mapping[str, set[int]]], none: Sequence[Mixer]
+    index: int,
+    block: Block,
+    *,
+    sizes: Mapping[Mixer, Mapping[str, set[int]]],
+    none: Sequence[Mixer],
 ) -> Iterator[Variant]:
     options: list[list[tuple[str, int]]] = []
     for dim in DIMS.get(block.mixer, ()):
@@ -73,7 +81,7 @@ def _variants(
         yield Variant(index, is_none=True)
 
 
-def _resolve(dim: str, mixer: Mixer, original: ModelShape, *, grid: Grid) -> set[int]:
+def _resolve(dim: str, mixer: Mixer, *, original: ModelShape, grid: Grid) -> set[int]:
     """Sizes as numbers, checked against the original parent."""
     blocks = [original.blocks[i] for i in original.indices(mixer)]
     if not blocks:

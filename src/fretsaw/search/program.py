@@ -124,7 +124,11 @@ class Program:
         if second is not None:
             scaled = scaled + TIE_BREAK * self._scaled(second)[0]
         for _ in range(MAX_CUTS):
-            result = self._milp(scaled * OBJECTIVE_SCALE, rows, time_limit_s, relative_gap)
+            result = self._milp(
+                scaled * OBJECTIVE_SCALE,
+                rows,
+                options={"time_limit": time_limit_s, "mip_rel_gap": relative_gap},
+            )
             if result.x is None:
                 return _without_answer(result)
             picked = self._picked(result.x)
@@ -197,8 +201,8 @@ class Program:
         self,
         objective: Floats,
         rows: Sequence[tuple[Floats, float]],
-        time_limit_s: float,
-        relative_gap: float,
+        *,
+        options: dict[str, float],
     ) -> OptimizeResult:
         matrix = csr_array(np.stack([*self._rows, *(row for row, _ in rows)]))
         low = [*self._low, *([-np.inf] * len(rows))]
@@ -208,7 +212,7 @@ class Program:
             integrality=np.ones(self._num_columns),
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix, low, high),
-            options={"time_limit": time_limit_s, "mip_rel_gap": relative_gap},
+            options=options,
         )
 
 
