@@ -7,8 +7,8 @@ Here the scores of C and B are made once a group, every product is one batched m
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHMamba2Mixer
 
 
@@ -50,22 +50,24 @@ def chunk_scan(
     Source: Mamba-2, arXiv:2405.21060, section 6 and listing 1. Own: the layout.
     """
     batch, time, num_heads, head_dim = x.shape
-    num_groups = B.shape[2]
+    chunks = {"chunk_size": chunk_size, "num_groups": B.shape[2]}
     x = x.float()
-    step = F.softplus(dt.float() if dt_bias is None else dt.float() + dt_bias.float())
+    step = functional.softplus(dt.float() if dt_bias is None else dt.float() + dt_bias.float())
     if dt_limit != (0.0, float("inf")):
         step = step.clamp(*dt_limit)
-    inputs = _into_chunks(x * step[..., None], chunk_size, num_groups)
-    log_decay = _into_chunks((step * A.float())[..., None], chunk_size, num_groups).squeeze(-1)
-    keys = _into_chunks(B.float(), chunk_size, num_groups).squeeze(3)
-    queries = _into_chunks(C.float(), chunk_size, num_groups).squeeze(3)
+    inputs = _into_chunks(x * step[..., None], **chunks)
+    log_decay = _into_chunks((step * A.float())[..., None], **chunks).squeeze(-1)
+    keys = _into_chunks(B.float(), **chunks).squeeze(3)
+    queries = _into_chunks(C.float(), **chunks).squeeze(3)
     since_start = log_decay.cumsum(-1)
 
     scores = (queries @ keys.mT).unsqueeze(3)
     within = (scores * _decay_between(since_start)) @ inputs
     to_end = (since_start[..., -1:] - since_start).exp()
     added = (inputs * to_end[..., None]).mT.flatten(3, 4) @ keys
-    before, final = _carry(added.unflatten(3, (-1, head_dim)), since_start[..., -1], initial_state)
+    before, final = _carry(
+        added.unflatten(3, (-1, head_dim)), since_start[..., -1], initial=initial_state
+    )
     across = (queries @ before.flatten(3, 4).mT).unflatten(4, (-1, head_dim)).transpose(3, 4)
 
     y = torch.addcmul(within, across, since_start.exp()[..., None])
@@ -73,11 +75,11 @@ def chunk_scan(
     return (y if D is None else torch.addcmul(y, x, D.float()[:, None])), final
 
 
-def _into_chunks(tensor: Tensor, chunk_size: int, num_groups: int) -> Tensor:
+def _into_chunks(tensor: Tensor, *, chunk_size: int, num_groups: int) -> Tensor:
     """(batch, time, group * r, n) as (batch, chunk, group, r, position, n), padded with zeros."""
     padding = -tensor.shape[1] % chunk_size
     if padding:
-        tensor = F.pad(tensor, (0, 0, 0, 0, 0, padding))
+        tensor = functional.pad(tensor, (0, 0, 0, 0, 0, padding))
     batch, _, num_units, size = tensor.shape
     chunks = tensor.reshape(batch, -1, chunk_size, num_groups, num_units // num_groups, size)
     return chunks.permute(0, 1, 3, 4, 2, 5)
@@ -91,19 +93,17 @@ def _decay_between(since_start: Tensor) -> Tensor:
     return between.masked_fill(future, float("-inf")).exp()
 
 
-def _carry(
-    added: Tensor, log_decay: Tensor, initial_state: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _carry(added: Tensor, log_decay: Tensor, *, initial: Tensor | None) -> tuple[Tensor, Tensor]:
     """State before each chunk and after the last, from what each chunk adds to it.
 
     Args:
         added: (batch, chunk, group, r, mamba_dim, state).
         log_decay: Of a whole chunk, (batch, chunk, group, r).
-        initial_state: (batch, group * r, mamba_dim, state) or None.
+        initial: (batch, group * r, mamba_dim, state) or None.
     """
     decay = log_decay.exp()[..., None, None]
     first = added[:, 0]
-    state = torch.zeros_like(first) if initial_state is None else initial_state.view_as(first)
+    state = torch.zeros_like(first) if initial is None else initial.reshape(first.shape)
     before = []
     for chunk in range(added.shape[1]):
         before.append(state)
@@ -111,7 +111,7 @@ def _carry(
     return torch.stack(before, dim=1), state.flatten(1, 2)
 
 
-def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def causal_conv(x: Tensor, weight: Tensor, *, bias: Tensor | None) -> Tensor:
     """Depthwise causal convolution over time as shifted multiply-adds.
 
         y[t, c] = bias[c] + sum_k weight[c, k] * x[t - (kernel - 1) + k, c]
@@ -127,7 +127,7 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Source: Own.
     """
     time, kernel = x.shape[1], weight.shape[1]
-    padded = F.pad(x, (0, 0, kernel - 1, 0))
+    padded = functional.pad(x, (0, 0, kernel - 1, 0))
     y = padded[:, :time] * weight[:, 0]
     for k in range(1, kernel):
         y = torch.addcmul(y, padded[:, k : k + time], weight[:, k])
@@ -146,15 +146,17 @@ class FastMamba2Mixer(NemotronHMamba2Mixer):
     ) -> Tensor:
         """Output of the mixer, (batch, time, hidden); as the parent class."""
         if cache is not None or attention_mask is not None or self.activation != "silu":
-            return super().forward(
+            slow: Tensor = super().forward(
                 hidden_states, cache=cache, attention_mask=attention_mask, **kwargs
             )
-        batch, time, _ = hidden_states.shape
+            return slow
         inner, states = self.intermediate_size, self.n_groups * self.ssm_state_size
         gate, mixed, dt = self.in_proj(hidden_states).split(
             [inner, self.conv_dim, self.num_heads], dim=-1
         )
-        mixed = F.silu(causal_conv(mixed, self.conv1d.weight.squeeze(1), self.conv1d.bias))
+        mixed = functional.silu(
+            causal_conv(mixed, self.conv1d.weight.squeeze(1), bias=self.conv1d.bias)
+        )
         x, B, C = mixed.split([inner, states, states], dim=-1)
         y, _ = chunk_scan(
             x.unflatten(-1, (self.num_heads, self.head_dim)),
@@ -167,7 +169,8 @@ class FastMamba2Mixer(NemotronHMamba2Mixer):
             dt_bias=self.dt_bias,
             dt_limit=self.time_step_limit,
         )
-        return self.out_proj(self.norm(y.flatten(2), gate).to(hidden_states.dtype))
+        output: Tensor = self.out_proj(self.norm(y.flatten(2), gate).to(hidden_states.dtype))
+        return output
 
 
 def use_fast_scan(model: nn.Module) -> int:
