@@ -17,6 +17,7 @@ from fretsaw.train.metrics import HeldOut
 from fretsaw.train.objective import Objective
 from fretsaw.train.plan import DistillResult, DistillSettings, HistoryRow, ProbeRow, Schedule
 from fretsaw.train.probe import find_rate, middle_rate, probe_steps
+from fretsaw.train.storage import StoredDtypes, as_stored, round_weights
 from fretsaw.train.trainer import DistillTrainer, OnProgress, ShuffledEpochs, Watch
 
 __all__ = ["DistillResult", "DistillSettings", "distill"]
@@ -31,6 +32,7 @@ def distill(
     settings: DistillSettings,
     folder: Path,
     seed: int,
+    dtypes: StoredDtypes | None = None,
     on_progress: OnProgress | None = None,
 ) -> DistillResult:
     """Train the student towards the teacher's distribution, and leave it with its best weights.
@@ -53,6 +55,8 @@ def distill(
         settings: How.
         folder: Of this training alone; holds checkpoints, history and best weights.
         seed: Of the order of the training text.
+        dtypes: Dtype that each tensor will be stored in, by running name: held-out KL is measured
+            on weights rounded so, and those are kept. Default: as they are.
         on_progress: Told how many tokens are done.
 
     Returns:
@@ -67,12 +71,14 @@ def distill(
     """
     autocast = torch.bfloat16 if student.dtype == torch.bfloat16 else torch.float32
     nn.Module.float(student).requires_grad_(True)
+    round_weights(student, dtypes or {})
     teacher.requires_grad_(False).train(False)
     journal = Journal(
         folder,
         {
             "settings": asdict(settings) | {"checkpoint_s": None},
             "seed": seed,
+            "dtypes": {name: str(dtype) for name, dtype in (dtypes or {}).items()},
             "training text": hash_of(train_ids),
             "held-out text": hash_of(validation_ids),
             "student": fingerprint_of(student),
@@ -90,6 +96,7 @@ def distill(
         settings=settings,
         journal=journal,
         seed=seed,
+        dtypes=dtypes or {},
     )
     healing.measure_cut(teacher)
     rate = healing.learning_rate(on_progress)
@@ -107,6 +114,7 @@ class _Healing:
     settings: DistillSettings
     journal: Journal
     seed: int
+    dtypes: StoredDtypes
 
     def measure_cut(self, teacher: PreTrainedModel) -> None:
         """Evaluation 0, and the cut as the first best weights."""
@@ -146,7 +154,8 @@ class _Healing:
         with tempfile.TemporaryDirectory(dir=self.journal.folder) as folder:
             trainer = self._trainer(rate, steps=steps, folder=Path(folder), tally=Tally())
             trainer.train()
-        kl = self.held_out.measure(self.student).kl
+        with as_stored(self.student, self.dtypes):
+            kl = self.held_out.measure(self.student).kl
         self.journal.load_best(self.student)
         return ProbeRow(rate, kl, steps * self.settings.step_tokens)
 
@@ -159,6 +168,7 @@ class _Healing:
             held_out=self.held_out,
             settings=settings,
             tally=tally,
+            dtypes=self.dtypes,
             on_progress=on_progress,
         )
         trainer = self._trainer(

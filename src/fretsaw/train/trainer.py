@@ -25,6 +25,7 @@ from fretsaw.train.journal import Journal, Tally, save_parameters
 from fretsaw.train.metrics import HeldOut
 from fretsaw.train.objective import Objective
 from fretsaw.train.plan import DistillSettings, HistoryRow, Schedule, SkippedStep, StopReason
+from fretsaw.train.storage import StoredDtypes, as_stored
 
 BETAS = (0.9, 0.95)
 """Of AdamW, as in Nemotron 3 Super's pre-training (arXiv:2604.12374)."""
@@ -207,6 +208,7 @@ class Watch(TrainerCallback):
         held_out: What to measure on.
         settings: When to evaluate, stop and checkpoint.
         tally: Shared with the trainer.
+        dtypes: In which the kept weights will be stored; they are measured, and kept, as such.
         on_progress: Told of every step.
     """
 
@@ -217,6 +219,7 @@ class Watch(TrainerCallback):
         held_out: HeldOut,
         settings: DistillSettings,
         tally: Tally,
+        dtypes: StoredDtypes,
         on_progress: OnProgress | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -224,6 +227,7 @@ class Watch(TrainerCallback):
         self._held_out = held_out
         self._settings = settings
         self._tally = tally
+        self._dtypes = dtypes
         self._on_progress = on_progress
         self._clock = clock
         self._last_checkpoint = clock()
@@ -268,11 +272,11 @@ class Watch(TrainerCallback):
         tally = self._tally
         train_kl = tally.kl_sum / tally.kl_count if tally.kl_count else None
         tally.kl_sum, tally.kl_count = 0.0, 0
-        metrics = self._held_out.measure(model)
-        row = HistoryRow(step, step * self._settings.step_tokens, rate, train_kl, metrics)
-        is_best = metrics.kl < self._journal.best_row().held_out.kl
-        if is_best:
-            self._journal.save_best(model, row)
+        with as_stored(model, self._dtypes):
+            metrics = self._held_out.measure(model)
+            row = HistoryRow(step, step * self._settings.step_tokens, rate, train_kl, metrics)
+            if metrics.kl < self._journal.best_row().held_out.kl:
+                self._journal.save_best(model, row)
         self._journal.add_row(row)
 
     def _should_stop(self) -> bool:

@@ -349,6 +349,29 @@ def test_r73_unequal_blocks_with_all_terms(tmp_path: Path) -> None:
     assert student.model.layers[1].mixer.experts.up_proj.shape[1] == 24
 
 
+def test_what_is_kept_and_measured_is_what_a_bfloat16_file_holds(tmp_path: Path) -> None:
+    student, teacher = damaged(), pico_model(0)
+    dtypes = {n: torch.bfloat16 for n, _ in student.named_parameters() if "A_log" not in n}
+    with torch.no_grad():
+        for name in dtypes:
+            student.get_parameter(name).copy_(student.get_parameter(name).bfloat16())
+    result = distill(
+        student,
+        teacher,
+        train_ids=text(1, 32),
+        validation_ids=text(2, 8),
+        settings=SETTINGS,
+        folder=tmp_path,
+        seed=0,
+        dtypes=dtypes,
+    )
+    assert result.is_improved
+    for name, parameter in student.named_parameters():
+        is_rounded = torch.equal(parameter, parameter.bfloat16().float())
+        assert is_rounded == (name in dtypes), name
+    assert evaluate_kl(student, teacher, ids=text(2, 8), batch_size=4) == result.after
+
+
 def test_half_precision_is_trained_around_float32_weights(tmp_path: Path) -> None:
     student = damaged()
     torch.nn.Module.to(student, torch.bfloat16)
