@@ -31,7 +31,7 @@ from fretsaw.runtime.load import load_model
 from fretsaw.runtime.repair import Repairer, RepairKind, RepairSettings
 from fretsaw.runtime.replace import replace_one
 from fretsaw.runtime.statistics import collect_statistics, rank_units
-from fretsaw.search.divergence import Divergence, reference_of
+from fretsaw.solver.divergence import Divergence, reference_of
 from fretsaw.train.data import Split, load_split
 from fretsaw.train.packing import load_tokenizer, pack
 

@@ -1,3 +1,49 @@
-"""fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took."""
+"""fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took.
+
+The functions mirror the commands: `describe`, `compress`, `plan` (``--dry-run``), and one per stage:
+`calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`. They are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fretsaw.api import (
+        Recipe,
+        build,
+        calibrate,
+        compress,
+        describe,
+        distill,
+        library,
+        load_recipe,
+        plan,
+        rank,
+        score,
+        search,
+    )
 
 __version__ = "0.1.0"
+__all__ = [
+    "Recipe",
+    "build",
+    "calibrate",
+    "compress",
+    "describe",
+    "distill",
+    "library",
+    "load_recipe",
+    "plan",
+    "rank",
+    "score",
+    "search",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from fretsaw import api  # noqa: PLC0415 - keeps `fretsaw --help` free of torch
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

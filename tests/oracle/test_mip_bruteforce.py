@@ -15,9 +15,9 @@ from fretsaw.core.shape import Mixer
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.cost.memory import add_costs, costs_by_block, fixed_costs, model_costs
 from fretsaw.errors import InfeasibleError
-from fretsaw.search.budget import Budget
-from fretsaw.search.library import Grid, build_library
-from fretsaw.search.mip import Problem, solve
+from fretsaw.solver.budget import Budget
+from fretsaw.solver.library import Grid, build_library
+from fretsaw.solver.mip import Problem, solve
 from tests.shapes import hybrid_shape
 
 SEEDS = range(48)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fretsaw.core.variant import Variant
 from fretsaw.runtime.blocks import BlockView, run_block
-from fretsaw.search.divergence import Divergence, reference_of
+from fretsaw.solver.divergence import Divergence, reference_of
 
 Repair = Callable[[int, Variant], Mapping[str, Tensor]]
 """(block, variant) -> running tensors to use instead of the plain slice."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.runtime.blocks import BlockView, run_block
-from fretsaw.search.divergence import Divergence, reference_of
+from fretsaw.solver.divergence import Divergence, reference_of
 
 Repairs = Mapping[tuple[int, str], Mapping[str, Tensor]]
 """(block, variant key) -> running tensors to use instead of the plain slice."""

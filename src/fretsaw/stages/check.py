@@ -11,8 +11,8 @@ from fretsaw.core.units import parse_bytes
 from fretsaw.core.variant import Variant
 from fretsaw.cost.memory import model_costs
 from fretsaw.recipe import Round
-from fretsaw.search.budget import resolve_budgets
-from fretsaw.search.mip import Problem, solve
+from fretsaw.solver.budget import resolve_budgets
+from fretsaw.solver.mip import Problem, solve
 from fretsaw.stages.library import by_block, variants_of
 from fretsaw.stages.run import Run, text_digest
 from fretsaw.stages.text import calibration_ids, score_ids, train_ids, validation_ids

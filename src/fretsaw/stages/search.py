@@ -17,8 +17,8 @@ from fretsaw.cost.memory import model_costs
 from fretsaw.recipe import Search
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.verify import measure_choices
-from fretsaw.search.budget import resolve_budgets
-from fretsaw.search.mip import Problem, random_choices, solve, uniform_choice
+from fretsaw.solver.budget import resolve_budgets
+from fretsaw.solver.mip import Problem, random_choices, solve, uniform_choice
 from fretsaw.stages.describe import read_shape
 from fretsaw.stages.library import read_library
 from fretsaw.stages.models import open_view, repairer, walk_blocks

@@ -9,7 +9,7 @@ import pytest
 from fretsaw.core.shape import Mixer, ModelShape
 from fretsaw.core.variant import Variant
 from fretsaw.errors import RecipeError
-from fretsaw.search.library import Grid, build_library, size_of
+from fretsaw.solver.library import Grid, build_library, size_of
 from tests.shapes import hybrid_shape, published_shape
 
 STEPS = {"ffn": 16, "state": 8}

@@ -25,8 +25,8 @@ from fretsaw.core.tables import ScoreKey
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.cost.memory import Costs, add_costs, costs_by_block, fixed_costs
 from fretsaw.errors import InfeasibleError, RunError
-from fretsaw.search.budget import Budget, explain_infeasible
-from fretsaw.search.program import Answer, Floats, Limit, Program
+from fretsaw.solver.budget import Budget, explain_infeasible
+from fretsaw.solver.program import Answer, Floats, Limit, Program
 
 RANDOM_GAP = 0.02
 """Random choices need not be the best under their random scores."""

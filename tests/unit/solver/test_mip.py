@@ -16,11 +16,11 @@ from fretsaw.core.shape import Mixer, ModelShape
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.cost.memory import model_costs
 from fretsaw.errors import InfeasibleError, RecipeError, RunError
-from fretsaw.search import program
-from fretsaw.search.budget import Budget, resolve_budgets
-from fretsaw.search.library import Grid, build_library
-from fretsaw.search.mip import Problem, random_choices, solve, uniform_choice
-from fretsaw.search.program import Limit, Program
+from fretsaw.solver import program
+from fretsaw.solver.budget import Budget, resolve_budgets
+from fretsaw.solver.library import Grid, build_library
+from fretsaw.solver.mip import Problem, random_choices, solve, uniform_choice
+from fretsaw.solver.program import Limit, Program
 from tests.shapes import hybrid_shape, published_shape
 
 STEPS = {"ffn": 16, "state": 8}
