@@ -100,7 +100,9 @@ def run(arm: str, recipe: Recipe, *, out: Path, seed: int) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Mean and spread over seeds, a line per arm."""
-    lines = ["| arm | KL of the cut(s) | KL healed | loss - parent | agree | active routed | tokens |"]
+    lines = [
+        "| arm | KL of the cut(s) | KL healed | loss - parent | agree | active routed | tokens |"
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     for arm in dict.fromkeys(row["arm"] for row in rows):
         mine = [row for row in rows if row["arm"] == arm]

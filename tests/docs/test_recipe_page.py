@@ -1,0 +1,38 @@
+"""docs/recipe.md names every key of the recipe, every cost, and nothing else."""
+
+import re
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from fretsaw.cost.memory import COSTS
+from fretsaw.recipe import SECTIONS, Compute, Data
+
+PAGE = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text(encoding="utf-8")
+
+
+def keys_of(model: type[BaseModel], prefix: str) -> set[str]:
+    keys = set()
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys |= keys_of(inner, f"{prefix}.{name}")
+        else:
+            keys.add(f"{prefix}.{name}")
+    return keys
+
+
+def test_every_key_is_documented_and_no_other() -> None:
+    sections = {**SECTIONS, "data": Data, "compute": Compute}
+    known = set().union(*(keys_of(model, name) for name, model in sections.items()))
+    rows = re.findall(r"^\| (`[^|]+) \|", PAGE, flags=re.MULTILINE)
+    documented = set()
+    for row in rows:
+        names = re.findall(r"`([^`]+)`", row)
+        stem = names[0].rsplit(".", 1)[0]
+        documented |= {stem + name if name.startswith(".") else name for name in names}
+    assert documented - {"parent", "seed", "rounds"} == known
+
+
+def test_every_cost_is_documented() -> None:
+    assert [name for name in COSTS if f"`{name}`" not in PAGE] == []
