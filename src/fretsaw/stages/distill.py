@@ -6,14 +6,15 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 from transformers import NemotronHForCausalLM
 
 from fretsaw.checkpoint.assets import copy_assets, write_remote_code
 from fretsaw.checkpoint.lineage import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.checkpoint.writer import write_json
+from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
 from fretsaw.core.units import parse_bytes
-from fretsaw.runtime.load import save_weights
+from fretsaw.runtime.load import running_tensors, save_weights
 from fretsaw.stages.build import CHILD
 from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
@@ -42,11 +43,18 @@ def _body(round_: RunRound, folder: Path) -> None:
             settings=DistillSettings(**settings.model_dump()),
             folder=work,
             seed=round_.seed,
+            dtypes=_stored_dtypes(cut),
             on_progress=lambda done, text="": advance(done, text),
         )
     _save(student, cut, folder=folder / CHILD, shard_bytes=round_.settings.build.shard_bytes)
     write_json(folder / RESULT, asdict(result))
     shutil.rmtree(work)
+
+
+def _stored_dtypes(cut: Checkpoint) -> dict[str, torch.dtype]:
+    """Running name of each tensor -> dtype that the child stores it in."""
+    firsts = {running: next(row.names())[0] for running, _, row in running_tensors(cut.shape)}
+    return {running: TORCH_DTYPES[cut.dtype_of(name)] for running, name in firsts.items()}
 
 
 def _save(

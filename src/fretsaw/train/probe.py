@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from fretsaw.train.plan import ProbeRow
 
-RATE_PER_ROOT_KL = 1e-3
+RATE_PER_ROOT_KL = 1.5e-3
 """Middle of the probe for a KL of 1 nat: KL grows with the square of the distance in weights, and
 AdamW's way is the rate times the steps, so the rate should follow the root of the KL."""
 
@@ -15,7 +15,7 @@ FACTOR = 3.0
 MAX_TRIALS = 6
 LARGEST_RATE = 3e-3
 STEPS_SHARE = 0.05
-MIN_STEPS, MAX_STEPS = 6, 40
+MIN_STEPS, MAX_STEPS = 4, 40
 
 
 def probe_steps(num_steps: int) -> int:
