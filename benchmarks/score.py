@@ -58,8 +58,8 @@ def main() -> None:
                 ids=ids,
                 batch_sequences=arguments.sequences,
                 variants_per_pass=size,
-                repair=lambda block, variant: {},
-                enter_block=lambda block: None,
+                repair=lambda *_: {},
+                enter_block=lambda _: None,
             )
         )
     seconds: dict[str, list[float]] = {name: [] for name in contenders}

@@ -1,7 +1,8 @@
 """fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took.
 
-The functions mirror the commands: `describe`, `compress`, `plan` (``--dry-run``), and one per stage:
-`calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`. They are loaded when first used.
+The functions mirror the commands: `describe`, `compress`, `plan` (``--dry-run``), and one per
+stage: `calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`. They are loaded when
+first used.
 """
 
 from __future__ import annotations

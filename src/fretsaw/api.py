@@ -37,9 +37,7 @@ __all__ = [
 ]
 
 
-def compress(
-    recipe: RecipeLike, *, out: Path | str, reporter: Reporter | None = None
-) -> Summary:
+def compress(recipe: RecipeLike, *, out: Path | str, reporter: Reporter | None = None) -> Summary:
     """Compress the recipe's parent in rounds; skips what is done, resumes what was killed.
 
     Args:
@@ -66,66 +64,68 @@ def plan(recipe: RecipeLike, *, out: Path | str) -> Plan:
 
 
 def calibrate(
-    recipe: RecipeLike, *, out: Path | str, round: int = 1, reporter: Reporter | None = None
+    recipe: RecipeLike, *, out: Path | str, round_number: int = 1, reporter: Reporter | None = None
 ) -> Path:
     """Gather the statistics of every unit over calibration text; returns the stage's folder.
 
     Raises:
         FretsawError: as `compress`; RunError where an earlier stage is missing.
     """
-    return _one("calibrate", recipe, out=out, round=round, reporter=reporter)
+    return _one("calibrate", recipe, out=out, round_number=round_number, reporter=reporter)
 
 
 def rank(
-    recipe: RecipeLike, *, out: Path | str, round: int = 1, reporter: Reporter | None = None
+    recipe: RecipeLike, *, out: Path | str, round_number: int = 1, reporter: Reporter | None = None
 ) -> Path:
     """Put the units of every block into order of importance; raises and returns as `calibrate`."""
-    return _one("rank", recipe, out=out, round=round, reporter=reporter)
+    return _one("rank", recipe, out=out, round_number=round_number, reporter=reporter)
 
 
 def library(
-    recipe: RecipeLike, *, out: Path | str, round: int = 1, reporter: Reporter | None = None
+    recipe: RecipeLike, *, out: Path | str, round_number: int = 1, reporter: Reporter | None = None
 ) -> Path:
     """List the variants of every block; raises and returns as `calibrate`."""
-    return _one("library", recipe, out=out, round=round, reporter=reporter)
+    return _one("library", recipe, out=out, round_number=round_number, reporter=reporter)
 
 
 def score(
-    recipe: RecipeLike, *, out: Path | str, round: int = 1, reporter: Reporter | None = None
+    recipe: RecipeLike, *, out: Path | str, round_number: int = 1, reporter: Reporter | None = None
 ) -> Path:
     """Replace one block at a time and measure the loss; raises and returns as `calibrate`."""
-    return _one("score", recipe, out=out, round=round, reporter=reporter)
+    return _one("score", recipe, out=out, round_number=round_number, reporter=reporter)
 
 
 def search(
-    recipe: RecipeLike, *, out: Path | str, round: int = 1, reporter: Reporter | None = None
+    recipe: RecipeLike, *, out: Path | str, round_number: int = 1, reporter: Reporter | None = None
 ) -> Path:
     """Choose one variant per block under the budgets; raises and returns as `calibrate`.
 
     Raises:
         InfeasibleError: no choice meets the budgets.
     """
-    return _one("search", recipe, out=out, round=round, reporter=reporter)
+    return _one("search", recipe, out=out, round_number=round_number, reporter=reporter)
 
 
 def build(
-    recipe: RecipeLike, *, out: Path | str, round: int = 1, reporter: Reporter | None = None
+    recipe: RecipeLike, *, out: Path | str, round_number: int = 1, reporter: Reporter | None = None
 ) -> Path:
     """Write the child of the choice; raises and returns as `calibrate`."""
-    return _one("build", recipe, out=out, round=round, reporter=reporter)
+    return _one("build", recipe, out=out, round_number=round_number, reporter=reporter)
 
 
 def distill(
-    recipe: RecipeLike, *, out: Path | str, round: int = 1, reporter: Reporter | None = None
+    recipe: RecipeLike, *, out: Path | str, round_number: int = 1, reporter: Reporter | None = None
 ) -> Path:
     """Heal the child by distillation from the parent; raises and returns as `calibrate`."""
-    return _one("distill", recipe, out=out, round=round, reporter=reporter)
+    return _one("distill", recipe, out=out, round_number=round_number, reporter=reporter)
 
 
 def _one(
-    word: str, recipe: RecipeLike, *, out: Path | str, round: int, reporter: Reporter | None
+    word: str, recipe: RecipeLike, *, out: Path | str, round_number: int, reporter: Reporter | None
 ) -> Path:
-    return run_one(word, _loaded(recipe), out=Path(out), round_number=round, reporter=reporter)
+    return run_one(
+        word, _loaded(recipe), out=Path(out), round_number=round_number, reporter=reporter
+    )
 
 
 def _loaded(recipe: RecipeLike) -> Recipe:

@@ -58,6 +58,7 @@ def describe(
 @app.command()
 def compress(
     recipe: RecipePath,
+    *,
     out: Out,
     sets: Sets = None,
     dry_run: Annotated[
@@ -86,6 +87,7 @@ def compress(
 def _stage_command(word: str, help_text: str) -> None:
     def command(
         recipe: RecipePath,
+        *,
         out: Out,
         round_: RoundNumber = 1,
         sets: Sets = None,

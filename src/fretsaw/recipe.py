@@ -210,7 +210,7 @@ def resolve_recipe(data: object, overrides: Iterable[str] = ()) -> Recipe:
     data = copy.deepcopy(data)
     common: dict[str, Any] = {}
     for override in overrides:
-        _apply_override(data, override, common)
+        _apply_override(data, override, common=common)
     defaults = {name: data.pop(name) for name in SECTIONS if name in data}
     rounds = data.get("rounds") or [{}]
     if not isinstance(rounds, list) or not all(isinstance(r, dict) for r in rounds):
@@ -222,7 +222,7 @@ def resolve_recipe(data: object, overrides: Iterable[str] = ()) -> Recipe:
         raise _recipe_error(error) from error
 
 
-def _apply_override(data: dict[str, Any], override: str, common: dict[str, Any]) -> None:
+def _apply_override(data: dict[str, Any], override: str, *, common: dict[str, Any]) -> None:
     path, separator, text = override.partition("=")
     if not separator or not path.strip():
         raise RecipeError(f"--set {override!r}: a.b=value was expected", "e.g. --set seed=1")

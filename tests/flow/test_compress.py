@@ -148,7 +148,7 @@ def test_every_tensor_of_the_child_comes_from_its_parent(finished: Finished, num
     for stored in child.stored.values():
         origin = origins[stored.key]
         block = origin.row.block if origin.row.part == "block" else None
-        plain = cut(parent, origin, orders.get(block, {}) if block is not None else {})
+        plain = cut(parent, origin, orders=orders.get(block, {}) if block is not None else {})
         written = child.read(child.family.canonical(stored.key))
         may_differ = origin.row.tensor.name.endswith(REPAIRED) and origin.row.part == "block"
         assert written.dtype == plain.dtype, stored.key

@@ -50,7 +50,7 @@ def write_child(
     orders: Orders,
     repaired: Repaired,
     shard_bytes: int,
-    on_tensor: Callable[[int], None] = lambda done: None,
+    on_tensor: Callable[[int], None] = lambda _: None,
 ) -> Checkpoint:
     """Stream the child of a choice into a folder, one tensor in memory at a time, and check it.
 
@@ -83,10 +83,10 @@ def write_child(
             weights = repaired(block, origin.row.local, origin.bound)
             if weights is not None:
                 return weights
-        return cut(parent, origin, orders.get(block, {}) if block is not None else {})
+        return cut(parent, origin, orders=orders.get(block, {}) if block is not None else {})
 
     write_json(folder / "config.json", config)
-    write_weights(folder, (o.target for o in origins.values()), read, shard_bytes=shard_bytes)
+    write_weights(folder, (o.target for o in origins.values()), read=read, shard_bytes=shard_bytes)
     copy_assets(parent.folder, folder)
     write_remote_code(folder, config)
     return _checked(folder, shape)
@@ -97,9 +97,7 @@ def plan_child(parent: Checkpoint, choice: Choice) -> Iterator[Origin]:
     shape = choice.child_shape(parent.shape)
     config = parent.family.write_config(shape, parent.config)
     kept = [v.block for v in choice.variants if not v.is_none]
-    sources = iter(
-        row for row in parent.rows if row.part != "block" or row.block in kept
-    )
+    sources = iter(row for row in parent.rows if row.part != "block" or row.block in kept)
     for row, source in zip(parent.family.rows(shape), sources, strict=True):
         names = zip(row.names(), source.names(), strict=False)
         for (name, bound), (source_name, _) in names:
@@ -111,14 +109,14 @@ def plan_child(parent: Checkpoint, choice: Choice) -> Iterator[Origin]:
             yield Origin(target, source_name, source, bound, row.sizes)
 
 
-def cut(parent: Checkpoint, origin: Origin, orders: Mapping[str, Tensor]) -> Tensor:
+def cut(parent: Checkpoint, origin: Origin, *, orders: Mapping[str, Tensor]) -> Tensor:
     """One tensor of the child: read, put into importance order, first units kept."""
     tensor = parent.read(origin.source)
     pattern: TensorAxes = origin.row.tensor
     relevant = {dim: order for dim, order in orders.items() if pattern.has(dim)}
     sizes = origin.row.sizes
-    tensor = reorder(tensor, pattern.axes, sizes, relevant, bound=origin.bound)
-    return prefix(tensor, pattern.axes, sizes, origin.new_sizes)
+    tensor = reorder(tensor, pattern.axes, sizes=sizes, orders=relevant, bound=origin.bound)
+    return prefix(tensor, pattern.axes, old=sizes, new=origin.new_sizes)
 
 
 def _checked(folder: Path, shape: ModelShape) -> Checkpoint:

@@ -88,14 +88,16 @@ class Checkpoint:
                 elif place.shape != expected:
                     wrong.append(f"{name} is {list(place.shape)}, config says {list(expected)}")
         if wrong:
-            _complain(self.folder, "wrong shape", wrong, "config.json and weights disagree")
+            _complain(
+                self.folder, "wrong shape", names=wrong, hint="config.json and weights disagree"
+            )
         if missing:
             near = [n for n in (nearest(m, stored) for m in missing[:1]) if n]
             hint = f"stored under another name, perhaps {near[0]!r}?" if near else "copy it again"
-            _complain(self.folder, "missing tensor", missing, hint)
+            _complain(self.folder, "missing tensor", names=missing, hint=hint)
         if stored:
             hint = "remove them from the folder, or correct config.json (layers, prediction head)"
-            _complain(self.folder, "extra tensor", list(stored), hint)
+            _complain(self.folder, "extra tensor", names=list(stored), hint=hint)
 
     def read(self, name: str) -> Tensor:
         """One tensor by canonical name, as stored."""
@@ -105,9 +107,12 @@ class Checkpoint:
             )
         place = self.stored[name]
         with safe_open(self.folder / place.file, framework="pt") as file:
-            if place.slice is None:
-                return file.get_tensor(place.key)
-            return file.get_slice(place.key)[place.slice]
+            tensor: Tensor = (
+                file.get_tensor(place.key)
+                if place.slice is None
+                else file.get_slice(place.key)[place.slice]
+            )
+            return tensor
 
     def dtype_of(self, name: str) -> str:
         """Stored dtype of a tensor, in safetensors' words (``BF16``, ``F32``)."""
@@ -150,7 +155,9 @@ def _places(folder: Path) -> Iterator[Stored]:
             seen.add(key)
             yield Stored(file, key, entry["dtype"], tuple(entry["shape"]))
     if indexed is not None and (lost := sorted(set(indexed) - seen)):
-        _complain(folder, "tensor in the index but in no file", lost, "copy the shards again")
+        _complain(
+            folder, "tensor in the index but in no file", names=lost, hint="copy the shards again"
+        )
 
 
 def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None]:
@@ -162,7 +169,7 @@ def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None]:
             raise CheckpointError(f"{index} is damaged: {error!r}", "copy it again") from error
         files = sorted(set(weight_map.values()))
         if gone := [f for f in files if not (folder / f).is_file()]:
-            _complain(folder, "missing shard", gone, "copy the missing files")
+            _complain(folder, "missing shard", names=gone, hint="copy the missing files")
         return files, weight_map
     files = sorted(p.name for p in folder.glob("*.safetensors"))
     if not files:
@@ -196,6 +203,6 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
     return header
 
 
-def _complain(folder: Path, what: str, names: list[str], hint: str) -> None:
+def _complain(folder: Path, what: str, *, names: list[str], hint: str) -> None:
     shown = ", ".join(names[:SEVERAL]) + (" …" if len(names) > SEVERAL else "")
     raise CheckpointError(f"{folder}: {what} ({len(names)}): {shown}", hint)

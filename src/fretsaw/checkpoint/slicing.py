@@ -16,7 +16,7 @@ UNIT_CONTEXT: dict[str, str] = {"ffn": "expert", "state": "group"}
 TermFunction = Callable[[Tensor, Term, int], Tensor]
 
 
-def prefix(tensor: Tensor, axes: tuple[Axis, ...], old: Sizes, new: Sizes) -> Tensor:
+def prefix(tensor: Tensor, axes: tuple[Axis, ...], *, old: Sizes, new: Sizes) -> Tensor:
     """The tensor with only the first `new[d]` units of each dimension d.
 
     A view where every axis is one term of one dimension, a copy otherwise.
@@ -37,15 +37,15 @@ def prefix(tensor: Tensor, axes: tuple[Axis, ...], old: Sizes, new: Sizes) -> Te
                 part = part.narrow(start + i, 0, new[dim])
         return part
 
-    return _map_terms(tensor, axes, old, first)
+    return _map_terms(tensor, axes, sizes=old, function=first)
 
 
 def reorder(
     tensor: Tensor,
     axes: tuple[Axis, ...],
+    *,
     sizes: Sizes,
     orders: Mapping[str, Tensor],
-    *,
     bound: Mapping[str, int] | None = None,
 ) -> Tensor:
     """The tensor with the units of some dimensions put into a new order.
@@ -66,11 +66,15 @@ def reorder(
         index = order
         if context is not None and bound and context in bound:
             index, context = order[bound[context]], None
-        tensor = _map_terms(tensor, axes, sizes, _gather(dim, index, axes, context))
+        tensor = _map_terms(
+            tensor, axes, sizes=sizes, function=_gather(dim, index, axes=axes, context=context)
+        )
     return tensor
 
 
-def _gather(dim: str, index: Tensor, axes: tuple[Axis, ...], context: str | None) -> TermFunction:
+def _gather(
+    dim: str, index: Tensor, *, axes: tuple[Axis, ...], context: str | None
+) -> TermFunction:
     def take(part: Tensor, term: Term, start: int) -> Tensor:
         if dim not in term:
             return part
@@ -91,7 +95,7 @@ def _axis_of(axes: tuple[Axis, ...], dim: str) -> int:
 
 
 def _map_terms(
-    tensor: Tensor, axes: tuple[Axis, ...], sizes: Sizes, function: TermFunction
+    tensor: Tensor, axes: tuple[Axis, ...], *, sizes: Sizes, function: TermFunction
 ) -> Tensor:
     """Apply a function to every term of every axis, unfolded into its dimensions."""
     expected = tuple(axis.size(sizes) for axis in axes)
@@ -108,11 +112,10 @@ def _map_terms(
             dims = [int(d) if d.isdigit() else sizes[d] for d in term]
             unfolded = part.unflatten(position, dims) if len(dims) > 1 else part
             result = function(unfolded, term, position)
-            done.append(_fold(result, position, len(dims)))
+            done.append(_fold(result, position, count=len(dims)))
         tensor = torch.cat(done, dim=position) if len(done) > 1 else done[0]
     return tensor
 
 
-def _fold(tensor: Tensor, position: int, count: int) -> Tensor:
+def _fold(tensor: Tensor, position: int, *, count: int) -> Tensor:
     return tensor.flatten(position, position + count - 1) if count > 1 else tensor
-

@@ -49,8 +49,8 @@ def plan_shards(tensors: Iterable[Planned], shard_bytes: int) -> list[list[Plann
 def write_weights(
     folder: Path,
     tensors: Iterable[Planned],
-    read: Callable[[str], Tensor],
     *,
+    read: Callable[[str], Tensor],
     shard_bytes: int = 5 * 10**9,
 ) -> list[str]:
     """Stream tensors into safetensors shards with an index; one tensor in memory at a time.
@@ -74,7 +74,7 @@ def write_weights(
     names = []
     for i, shard in enumerate(shards, start=1):
         name = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        _write_shard(folder / name, shard, read)
+        _write_shard(folder / name, shard, read=read)
         weight_map |= {tensor.key: name for tensor in shard}
         names.append(name)
     total = sum(t.num_bytes for shard in shards for t in shard)
@@ -108,7 +108,7 @@ def write_json(path: Path, data: object) -> None:
     aside.replace(path)
 
 
-def _write_shard(path: Path, shard: list[Planned], read: Callable[[str], Tensor]) -> None:
+def _write_shard(path: Path, shard: list[Planned], *, read: Callable[[str], Tensor]) -> None:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in shard:
@@ -136,4 +136,4 @@ def _bytes(planned: Planned, tensor: Tensor) -> memoryview:
             "this is a fault of fretsaw: please report it",
         )
     data = tensor.detach().to(TORCH_DTYPES[planned.dtype]).contiguous().cpu()
-    return memoryview(data.flatten().view(torch.uint8).numpy())
+    return data.flatten().view(torch.uint8).numpy().data

@@ -88,7 +88,7 @@ def _block_to_json(block: Block) -> dict[str, Any]:
 
 
 def _block_from_json(data: Mapping[str, Any]) -> Block:
-    return Block(cast(Mixer, data["mixer"]), data["sizes"], data["settings"])
+    return Block(cast("Mixer", data["mixer"]), data["sizes"], data["settings"])
 
 
 def num_params(rows: Iterable[TensorAxes], sizes: Mapping[str, int]) -> int:

@@ -71,14 +71,14 @@ def read_config(config: Config) -> ModelShape:
             "vocab": _get(config, "vocab_size"),
             **({"state": _get(config, "ssm_state_size")} if "mamba" in mixers else {}),
         },
-        blocks=tuple(_block(m, config, e) for m, e in zip(mixers, entries, strict=True)),
-        mtp=tuple(_block(m, config, e) for m, e in zip(mtp_mixers, mtp_entries, strict=True)),
+        blocks=tuple(_block(m, config, entry=e) for m, e in zip(mixers, entries, strict=True)),
+        mtp=tuple(_block(m, config, entry=e) for m, e in zip(mtp_mixers, mtp_entries, strict=True)),
         is_tied=bool(config.get("tie_word_embeddings", False)),
     )
 
 
 def _layer_kinds(config: Config) -> tuple[list[Mixer], list[Mixer]]:
-    pattern = cast(str, config.get("hybrid_override_pattern") or "")
+    pattern = cast("str", config.get("hybrid_override_pattern") or "")
     main, _, mtp_in_pattern = pattern.partition("/")
     if words := config.get("layers_block_type") or config.get("layer_types"):
         mixers = [_from_word(word) for word in words]
@@ -134,7 +134,7 @@ def _get(config: Config, key: str, entry: Config | None = None) -> int:
     return value
 
 
-def _block(mixer: Mixer, config: Config, entry: Config) -> Block:
+def _block(mixer: Mixer, config: Config, *, entry: Config) -> Block:
     hidden = _get(config, "hidden_size")
     if mixer == "mamba":
         keys = {
@@ -157,10 +157,10 @@ def _block(mixer: Mixer, config: Config, entry: Config) -> Block:
         return Block(mixer, {"hidden": hidden, **sizes, "head_dim": _get(config, "head_dim")})
     if mixer == "mlp":
         return Block(mixer, {"hidden": hidden, "ffn": _get(config, "intermediate_size", entry)})
-    return _moe_block(hidden, config, entry)
+    return _moe_block(config, entry)
 
 
-def _moe_block(hidden: int, config: Config, entry: Config) -> Block:
+def _moe_block(config: Config, entry: Config) -> Block:
     has_latent = {**config, **entry}.get("moe_latent_size") is not None
     dims = [d for d in MOE_KEYS if d != "latent" or has_latent]
     values = {dim: _get(config, MOE_KEYS[dim], entry) for dim in dims}
@@ -170,7 +170,7 @@ def _moe_block(hidden: int, config: Config, entry: Config) -> Block:
             f"config asks for top-k {top_k} of {values['expert']} experts",
             "num_experts_per_tok must not exceed n_routed_experts",
         )
-    return Block("moe", {"hidden": hidden, **values}, {"top_k": top_k})
+    return Block("moe", {"hidden": _get(config, "hidden_size"), **values}, {"top_k": top_k})
 
 
 def rows(shape: ModelShape) -> tuple[Row, ...]:
@@ -319,4 +319,3 @@ FAMILY = Family(
     fused_axes=fused_axes,
     stored=stored,
 )
-

@@ -114,7 +114,9 @@ def print_description(description: Description, console: Console) -> None:
     cells = [format_bytes(costs[name]) for name in (*names, "state_bytes", "conv_state_bytes")]
     memory.add_row(*cells)
     console.print(memory)
-    checked = "every stored tensor agrees with the table" if description.is_checked else (
-        "from the config alone: no tensors were looked at"
+    checked = (
+        "every stored tensor agrees with the table"
+        if description.is_checked
+        else ("from the config alone: no tensors were looked at")
     )
     console.print(f"{format_count(description.params)} parameters; {checked}")

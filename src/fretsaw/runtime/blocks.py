@@ -33,11 +33,13 @@ class BlockView:
 
     def block(self, index: int) -> NemotronHBlock:
         """The running block."""
-        return self.model.model.layers[index]
+        block: NemotronHBlock = self.model.model.layers[index]
+        return block
 
     def embed(self, ids: Tensor) -> Tensor:
         """Token ids (sequences, tokens) -> input of block 0 (sequences, tokens, hidden)."""
-        return self.model.model.embeddings(ids)
+        hidden: Tensor = self.model.model.embeddings(ids)
+        return hidden
 
     def run(self, hidden: Tensor, *, start: int, stop: int | None = None) -> Tensor:
         """Push (sequences, tokens, hidden) through the blocks start … stop-1."""
@@ -47,11 +49,13 @@ class BlockView:
 
     def final(self, hidden: Tensor) -> Tensor:
         """Output of the last block -> what the head reads, (sequences, tokens, hidden)."""
-        return self.model.model.norm_f(hidden)
+        final: Tensor = self.model.model.norm_f(hidden)
+        return final
 
     def logits(self, final: Tensor) -> Tensor:
         """Output of `final` -> float32 logits (sequences, tokens, vocab)."""
-        return self.model.lm_head(final).float()
+        logits: Tensor = self.model.lm_head(final)
+        return logits.float()
 
     def variant(
         self, index: int, *, block: Block, replaced: Mapping[str, Tensor] | None = None
@@ -85,7 +89,8 @@ def run_block(block: nn.Module, hidden: Tensor) -> Tensor:
 
 def mixer_input(block: NemotronHBlock, hidden: Tensor) -> Tensor:
     """What the block's mixer reads: the normed residual stream."""
-    return block.norm(hidden)
+    normed: Tensor = block.norm(hidden)
+    return normed
 
 
 def running_table(block: Block) -> Iterator[TensorAxes]:
@@ -98,7 +103,7 @@ def sliced_state(module: NemotronHBlock, *, old: Block, new: Block) -> dict[str,
     """The block's weights with only the first units of each dimension: views where possible."""
     state = module.state_dict()
     return {
-        row.name: prefix(state[row.name], row.axes, old.sizes, new.sizes)
+        row.name: prefix(state[row.name], row.axes, old=old.sizes, new=new.sizes)
         for row in running_table(old)
     }
 
@@ -112,5 +117,7 @@ def order_model(view: BlockView, orders: Orders) -> None:
         for row in running_table(block):
             relevant = {d: o for d, o in by_dim.items() if row.has(d)}
             if relevant:
-                state[row.name] = reorder(state[row.name], row.axes, block.sizes, relevant)
+                state[row.name] = reorder(
+                    state[row.name], row.axes, sizes=block.sizes, orders=relevant
+                )
         module.load_state_dict(state, strict=True, assign=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import NemotronHConfig, NemotronHForCausalLM
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHBlock, NemotronHMamba2Mixer
 
@@ -46,9 +46,10 @@ def load_model(
     state = {}
     for name, pattern, row in running_tensors(checkpoint.shape):
         kept = torch.float32 if name.endswith(ALWAYS_FLOAT32) else dtype
-        state[name] = _assemble(checkpoint, pattern, row).to(device=device, dtype=kept)
+        state[name] = _assemble(checkpoint, pattern, row=row).to(device=device, dtype=kept)
     model.load_state_dict(state, strict=True, assign=True)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def empty_model(shape: ModelShape, config: Mapping[str, Any]) -> NemotronHForCausalLM:
@@ -56,9 +57,9 @@ def empty_model(shape: ModelShape, config: Mapping[str, Any]) -> NemotronHForCau
     plain = {k: v for k, v in config.items() if k in _config_fields()}
     plain |= {"layers_block_type": [b.mixer for b in shape.blocks], "tie_word_embeddings": False}
     with torch.device("meta"):
-        config = NemotronHConfig(**plain)
-        config._experts_implementation = EXPERTS_IMPLEMENTATION
-        model = NemotronHForCausalLM(config)
+        running_config = NemotronHConfig(**plain)
+        running_config._experts_implementation = EXPERTS_IMPLEMENTATION
+        model = NemotronHForCausalLM(running_config)
     for i, block in enumerate(shape.blocks):
         model.model.layers[i] = empty_block(model.config, block=block, index=i)
     return model
@@ -109,7 +110,7 @@ def running_axes(row: TensorAxes) -> tuple[Axis, ...]:
     return tuple(Axis(((dim,),)) for dim in row.name_dims) + row.axes
 
 
-def _assemble(checkpoint: Checkpoint, pattern: str, row: Row) -> Tensor:
+def _assemble(checkpoint: Checkpoint, pattern: str, *, row: Row) -> Tensor:
     if "{expert}" not in pattern:
         return checkpoint.read(pattern)
     fused: Tensor | None = None
@@ -140,8 +141,7 @@ def save_weights(
             place[name] = (running, i if bound else None)
     keys = {stored.key: name for name, stored in like.stored.items()}
     planned = [
-        Planned(key, like.stored[name].dtype, like.stored[name].shape)
-        for key, name in keys.items()
+        Planned(key, like.stored[name].dtype, like.stored[name].shape) for key, name in keys.items()
     ]
 
     def read(key: str) -> Tensor:
@@ -149,6 +149,7 @@ def save_weights(
         if name not in place:
             return like.read(name)
         running, index = place[name]
-        return state[running] if index is None else state[running][index]
+        tensor: Tensor = state[running]
+        return tensor if index is None else tensor[index]
 
-    write_weights(folder, planned, read, shard_bytes=shard_bytes)
+    write_weights(folder, planned, read=read, shard_bytes=shard_bytes)

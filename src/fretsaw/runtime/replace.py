@@ -87,7 +87,7 @@ def _score_group(
     batches: Sequence[Tensor],
     repair: Repair,
 ) -> Iterator[Replacement]:
-    modules = [None if v.is_none else _build(view, v, repair) for v in group]
+    modules = [None if v.is_none else _build(view, v, repair=repair) for v in group]
     totals = [Divergence() for _ in group]
     for inputs, reference_final, ids in zip(hidden, final, batches, strict=True):
         outputs = [inputs if m is None else run_block(m, inputs) for m in modules]
@@ -101,7 +101,7 @@ def _score_group(
         yield Replacement(variant, total.kl, total.loss, total.hidden, tuple(total.samples))
 
 
-def _build(view: BlockView, variant: Variant, repair: Repair) -> torch.nn.Module:
+def _build(view: BlockView, variant: Variant, *, repair: Repair) -> torch.nn.Module:
     block = variant.apply(view.shape.blocks[variant.block])
     try:
         return view.variant(variant.block, block=block, replaced=repair(variant.block, variant))

@@ -120,8 +120,8 @@ def collect_statistics(
             if shape.mixer not in UNITS:
                 hidden = run_block(view.block(index), hidden)
                 continue
-            seen, hidden = _observe(view, index, hidden)
-            _check_finite(index, shape.mixer, seen)
+            seen, hidden = _observe(view, index, hidden=hidden)
+            _check_finite(index, shape.mixer, sums=seen)
             dim = UNITS[shape.mixer]
             before = sums.get(index)
             sums[index] = {dim: seen.merge(before[dim]) if before else seen}
@@ -131,7 +131,7 @@ def collect_statistics(
     return Statistics(sums, num_tokens)
 
 
-def _observe(view: BlockView, index: int, hidden: Tensor) -> tuple[UnitSums, Tensor]:
+def _observe(view: BlockView, index: int, *, hidden: Tensor) -> tuple[UnitSums, Tensor]:
     """Sums of one block on one batch, and the block's output."""
     block = view.block(index)
     normed = mixer_input(block, hidden)
@@ -140,7 +140,7 @@ def _observe(view: BlockView, index: int, hidden: Tensor) -> tuple[UnitSums, Ten
         with _counted_routing(mixer) as ran:
             output = run_block(block, hidden)
         sums = _expert_sums(mixer, normed)
-        _check_counts(index, sums.count, ran)
+        _check_counts(index, sums.count, ran=ran)
         return sums, output
     if isinstance(mixer, NemotronHMamba2Mixer):
         return state_sums(scan_inputs(mixer, normed)), run_block(block, hidden)
@@ -173,7 +173,7 @@ def _counted_routing(mixer: NemotronHMoE) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def _check_counts(index: int, counted: Tensor, ran: list[Tensor]) -> None:
+def _check_counts(index: int, counted: Tensor, *, ran: list[Tensor]) -> None:
     if len(ran) != 1 or not torch.equal(counted, ran[0]):
         raise RunError(
             f"block {index}: calibration counted {counted.tolist()} tokens per expert; the layer's "
@@ -182,7 +182,7 @@ def _check_counts(index: int, counted: Tensor, ran: list[Tensor]) -> None:
         )
 
 
-def _check_finite(index: int, mixer: str, sums: UnitSums) -> None:
+def _check_finite(index: int, mixer: str, *, sums: UnitSums) -> None:
     if not bool(sums.total.isfinite().all()):
         raise RunError(
             f"block {index} ({mixer}) computes values that are not finite on the calibration text",
@@ -204,7 +204,7 @@ def rank_units(view: BlockView, statistics: Statistics, *, min_tokens: int) -> R
     ranking = Ranking({}, {}, {})
     for index, dims in statistics.sums.items():
         for dim, sums in dims.items():
-            values, few = _importance(view, index, sums, min_tokens=min_tokens)
+            values, few = _importance(view, index, sums=sums, min_tokens=min_tokens)
             ranking.importance.setdefault(index, {})[dim] = values
             ranking.orders.setdefault(index, {})[dim] = order_units(values)
             if few:
@@ -213,7 +213,7 @@ def rank_units(view: BlockView, statistics: Statistics, *, min_tokens: int) -> R
 
 
 def _importance(
-    view: BlockView, index: int, sums: UnitSums, *, min_tokens: int
+    view: BlockView, index: int, *, sums: UnitSums, min_tokens: int
 ) -> tuple[Tensor, tuple[int, ...]]:
     mixer = view.block(index).mixer
     if isinstance(mixer, NemotronHMamba2Mixer):

@@ -23,7 +23,7 @@ def measure_choices(
     ids: Tensor,
     batch_sequences: int,
     repairs: Repairs,
-    on_choice: Callable[[int], None] = lambda done: None,
+    on_choice: Callable[[int], None] = lambda _: None,
 ) -> list[float]:
     """KL(model || model with the choice's blocks) per token, for each choice.
 
@@ -42,7 +42,7 @@ def measure_choices(
     final = [view.final(view.run(view.embed(batch), start=0)) for batch in batches]
     measured = []
     for done, choice in enumerate(choices, start=1):
-        blocks = [_module(view, v, repairs) for v in choice.variants]
+        blocks = [_module(view, v, repairs=repairs) for v in choice.variants]
         total = Divergence()
         for batch, reference in zip(batches, final, strict=True):
             hidden = _run(blocks, view.embed(batch))
@@ -53,7 +53,7 @@ def measure_choices(
     return measured
 
 
-def _module(view: BlockView, variant: Variant, repairs: Repairs) -> nn.Module | None:
+def _module(view: BlockView, variant: Variant, *, repairs: Repairs) -> nn.Module | None:
     if variant.is_none:
         return None
     block = variant.apply(view.shape.blocks[variant.block])

@@ -104,7 +104,8 @@ def _repairs_in(folder: Path) -> Repaired:
             return None
         with safe_open(_file(folder, block), framework="pt") as file:
             whole = file.get_slice(name)
-            return whole[bound["expert"]] if bound else whole[:]
+            weights: Tensor = whole[bound["expert"]] if bound else whole[:]
+            return weights
 
     return repaired
 

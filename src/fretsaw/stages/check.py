@@ -49,9 +49,12 @@ def check_rounds(shape: ModelShape, rounds: Sequence[Round]) -> None:
         InfeasibleError: the smallest model in the library is over a budget.
     """
     costs = model_costs(shape)
-    smallest = shape
+    smallest, gone = shape, set[int]()
     for settings in rounds:
         variants = variants_of(smallest, original=shape, settings=settings.library)
+        gone |= {v.block for v in variants if v.is_none}
+        sized = [v for v in variants if not v.is_none]
+        variants = [*sized, *(Variant(block, is_none=True) for block in sorted(gone))]
         problem = Problem(
             smallest,
             by_block(variants),
@@ -59,15 +62,14 @@ def check_rounds(shape: ModelShape, rounds: Sequence[Round]) -> None:
             budgets=resolve_budgets(settings.search.budget, parent_costs=costs),
         )
         solve(problem, time_limit_s=settings.search.time_limit_s)
-        smallest = _smallest(smallest, variants)
+        smallest = _smallest(smallest, sized)
 
 
 def _smallest(shape: ModelShape, variants: Sequence[Variant]) -> ModelShape:
     """Every block at the smallest of its sizes: what a later round can count on at best."""
     blocks = list(shape.blocks)
     for variant in variants:
-        if not variant.is_none:
-            now = blocks[variant.block].values
-            least = {d: min(v, now[d]) for d, v in variant.values.items()}
-            blocks[variant.block] = blocks[variant.block].with_values(least)
+        now = blocks[variant.block].values
+        least = {d: min(v, now[d]) for d, v in variant.values.items()}
+        blocks[variant.block] = blocks[variant.block].with_values(least)
     return shape.with_blocks(blocks)

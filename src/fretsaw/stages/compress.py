@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fretsaw.recipe import Recipe
+from fretsaw.report.summary import Summary
 from fretsaw.stages.build import BUILD
 from fretsaw.stages.calibrate import CALIBRATE
 from fretsaw.stages.check import check
@@ -17,7 +18,7 @@ from fretsaw.stages.report import write_report
 from fretsaw.stages.run import Stage, open_run, run_stage
 from fretsaw.stages.score import SCORE
 from fretsaw.stages.search import SEARCH
-from fretsaw.stages.summary import Summary, summarize
+from fretsaw.stages.summary import summarize
 
 ROUND: tuple[Stage, ...] = (DESCRIBE, CALIBRATE, RANK, LIBRARY, SCORE, SEARCH, BUILD, DISTILL)
 """A round, in order; each stage reads what earlier ones have written."""

@@ -47,6 +47,9 @@ def problem_of(round_: RunRound) -> Problem:
 def _body(round_: RunRound, folder: Path) -> None:
     settings = round_.settings.search
     problem = problem_of(round_)
+    if problem.dropped:
+        names = ", ".join(f"block {v.block} {v.key}" for v in problem.dropped[:5])
+        round_.run.reporter.warn(f"{len(problem.dropped)} variants have no finite score: {names}")
     best = _candidates(problem, settings, seed=round_.seed)
     random = random_choices(problem, count=settings.random_choices, seed=round_.seed)
     measured = _measure(round_, [*best, *random])
@@ -72,7 +75,7 @@ def _candidates(problem: Problem, settings: Search, *, seed: int) -> Sequence[Ch
 
 def _measure(round_: RunRound, choices: Sequence[Choice]) -> list[float]:
     view = open_view(round_)
-    repairs = _repairs(view, round_, choices)
+    repairs = _repairs(view, round_, choices=choices)
     with round_.run.reporter.progress("choices measured", len(choices)) as advance:
         return measure_choices(
             view,
@@ -85,7 +88,7 @@ def _measure(round_: RunRound, choices: Sequence[Choice]) -> list[float]:
 
 
 def _repairs(
-    view: BlockView, round_: RunRound, choices: Sequence[Choice]
+    view: BlockView, round_: RunRound, *, choices: Sequence[Choice]
 ) -> dict[tuple[int, str], Mapping[str, Tensor]]:
     """Repaired weights of every variant that some choice has taken, once each."""
     if round_.settings.library.repair == "none":

@@ -29,13 +29,15 @@ def summarize(run: Run) -> Summary:
         if not lines:
             lines.append(SummaryLine("parent", parent_costs, result["teacher_loss"], 0.0, 1.0, 0.0))
         cut_s = sum(_seconds(round_, name) for name in (*STAGES, "07-build"))
-        lines.append(_line(f"round {round_.number} cut", costs, result["before"], seconds=cut_s))
+        lines.append(
+            _line(f"round {round_.number} cut", costs, measured=result["before"], seconds=cut_s)
+        )
         healed_s = _seconds(round_, "08-distill")
         lines.append(
             _line(
                 f"round {round_.number} healed",
                 costs,
-                result["after"],
+                measured=result["after"],
                 seconds=healed_s,
                 tokens=result["tokens"],
             )
@@ -54,8 +56,8 @@ def read_result(round_: RunRound) -> dict[str, Any]:
 def _line(
     name: str,
     costs: Mapping[str, float],
-    measured: Mapping[str, float],
     *,
+    measured: Mapping[str, float],
     seconds: float,
     tokens: int = 0,
 ) -> SummaryLine:

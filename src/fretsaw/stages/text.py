@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from torch import Tensor
 
@@ -96,9 +97,8 @@ def read_ids(
         DataError: the text is missing, too short, or not as described.
     """
     data = recipe.data
-    source = load_split(
-        Path(data.path), split, names=data.splits.model_dump(), text_key=data.text_key
-    )
+    names: dict[Split, str] = {s: getattr(data.splits, s) for s in get_args(Split)}
+    source = load_split(Path(data.path), split, names=names, text_key=data.text_key)
     return pack(
         source,
         load_tokenizer(tokenizer_folder),
