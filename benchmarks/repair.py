@@ -221,8 +221,8 @@ def divergence(view: BlockView, blocks: list[nn.Module], ids: Tensor) -> Diverge
         ours = theirs = view.embed(batch)
         for index, block in enumerate(blocks):
             ours, theirs = run_block(block, ours), run_block(view.block(index), theirs)
-        reference = reference_of(view.logits(view.final(theirs)))
-        total.add(reference, view.logits(view.final(ours)), ids=batch)
+        reference = reference_of(view.final(theirs), view.head)
+        total.add(reference, view.final(ours), head=view.head, ids=batch)
     return total
 
 

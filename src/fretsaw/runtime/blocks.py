@@ -57,6 +57,12 @@ class BlockView:
         logits: Tensor = self.model.lm_head(final)
         return logits.float()
 
+    @property
+    def head(self) -> Tensor:
+        """Weight of the head, (vocab, hidden): logits are ``final @ head.T``."""
+        weight: Tensor = self.model.lm_head.weight
+        return weight
+
     def variant(
         self, index: int, *, block: Block, replaced: Mapping[str, Tensor] | None = None
     ) -> NemotronHBlock:

@@ -7,14 +7,14 @@ and those after it are run, several variants as one batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fretsaw.core.variant import Variant
 from fretsaw.runtime.blocks import BlockView, run_block
-from fretsaw.solver.divergence import Divergence, reference_of
+from fretsaw.solver.divergence import Divergence, Reference, reference_of
 
 Repair = Callable[[int, Variant], Mapping[str, Tensor]]
 """(block, variant) -> running tensors to use instead of the plain slice."""
@@ -65,17 +65,31 @@ def replace_one(
         One result per variant, in the given order.
     """
     batches = ids.split(batch_sequences)
-    final = [view.final(view.run(view.embed(batch), start=0)) for batch in batches]
     hidden = [view.embed(batch) for batch in batches]
+    references = [reference_of(view.final(view.run(h, start=0)), view.head) for h in hidden]
+    unchanged = _score_unchanged(view, references, batches=batches)
     for block in range(view.num_blocks):
         enter_block(block)
         todo = list(variants.get(block, ()))
+        same = [v for v in todo if v.apply(view.shape.blocks[block]) == view.shape.blocks[block]]
+        yield from (replace(unchanged, variant=variant) for variant in same)
+        todo = [v for v in todo if v not in same]
         for start in range(0, len(todo), variants_per_pass):
             group = todo[start : start + variants_per_pass]
             yield from _score_group(
-                view, group, hidden=hidden, final=final, batches=batches, repair=repair
+                view, group, hidden=hidden, references=references, batches=batches, repair=repair
             )
         hidden = [run_block(view.block(block), h) for h in hidden]
+
+
+def _score_unchanged(
+    view: BlockView, references: Sequence[Reference], *, batches: Sequence[Tensor]
+) -> Replacement:
+    """What a variant that changes nothing gives: no forward is spent on it."""
+    total = Divergence()
+    for reference, ids in zip(references, batches, strict=True):
+        total.add(reference, reference.final, head=view.head, ids=ids)
+    return Replacement(Variant(0), total.kl, total.loss, total.hidden, tuple(total.samples))
 
 
 def _score_group(
@@ -83,20 +97,17 @@ def _score_group(
     group: Sequence[Variant],
     *,
     hidden: Sequence[Tensor],
-    final: Sequence[Tensor],
+    references: Sequence[Reference],
     batches: Sequence[Tensor],
     repair: Repair,
 ) -> Iterator[Replacement]:
     modules = [None if v.is_none else _build(view, v, repair=repair) for v in group]
     totals = [Divergence() for _ in group]
-    for inputs, reference_final, ids in zip(hidden, final, batches, strict=True):
+    for inputs, reference, ids in zip(hidden, references, batches, strict=True):
         outputs = [inputs if m is None else run_block(m, inputs) for m in modules]
-        replaced = view.run(torch.cat(outputs), start=group[0].block + 1)
-        replaced_final = view.final(replaced).chunk(len(group))
-        reference = reference_of(view.logits(reference_final))
-        for total, one in zip(totals, replaced_final, strict=True):
-            total.add(reference, view.logits(one), ids=ids)
-            total.add_hidden(reference_final, one)
+        replaced = view.final(view.run(torch.cat(outputs), start=group[0].block + 1))
+        for total, final in zip(totals, replaced.chunk(len(group)), strict=True):
+            total.add(reference, final, head=view.head, ids=ids)
     for variant, total in zip(group, totals, strict=True):
         yield Replacement(variant, total.kl, total.loss, total.hidden, tuple(total.samples))
 

@@ -39,15 +39,17 @@ def measure_choices(
         One mean KL per choice, nats.
     """
     batches = ids.split(batch_sequences)
-    final = [view.final(view.run(view.embed(batch), start=0)) for batch in batches]
+    references = [
+        reference_of(view.final(view.run(view.embed(batch), start=0)), view.head)
+        for batch in batches
+    ]
     measured = []
     for done, choice in enumerate(choices, start=1):
         blocks = [_module(view, v, repairs=repairs) for v in choice.variants]
         total = Divergence()
-        for batch, reference in zip(batches, final, strict=True):
-            hidden = _run(blocks, view.embed(batch))
-            logits = view.logits(view.final(hidden))
-            total.add(reference_of(view.logits(reference)), logits, ids=batch)
+        for batch, reference in zip(batches, references, strict=True):
+            final = view.final(_run(blocks, view.embed(batch)))
+            total.add(reference, final, head=view.head, ids=batch)
         measured.append(total.kl)
         on_choice(done)
     return measured

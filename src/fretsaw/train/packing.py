@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from fretsaw.errors import CheckpointError, DataError
 
@@ -39,7 +39,10 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         )
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
+            folder,
+            config=PreTrainedConfig(),  # that of the folder may name a model that needs own code
+            trust_remote_code=False,
+            local_files_only=True,
         )
     except (ValueError, OSError, KeyError) as error:
         raise CheckpointError(
