@@ -132,14 +132,17 @@ def test_the_probe_finds_a_rate_that_helps(tmp_path: Path, amount: float) -> Non
 
 def test_the_probe_moves_outwards_and_repeats_nothing() -> None:
     tried: list[float] = []
+    middle = middle_rate(0.01)
 
     def trial(rate: float) -> ProbeRow:
         tried.append(rate)
-        return ProbeRow(rate, math.nan if rate > 1e-2 else abs(math.log(rate / 3e-5)), 1)
+        return ProbeRow(
+            rate, math.nan if rate > 2 * middle else abs(math.log(9 * rate / middle)), 1
+        )
 
     best = find_rate(0.01, trial)
-    assert best == pytest.approx(3.7e-5, rel=0.1)
-    assert len(tried) == len(set(tried)) == 4
+    assert best == pytest.approx(middle / 9)
+    assert len(tried) == len(set(tried)) == 5
     done = [trial(rate) for rate in list(tried)]
     tried.clear()
     assert find_rate(0.01, trial, done=done) == best
