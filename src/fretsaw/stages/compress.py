@@ -52,7 +52,7 @@ def compress(recipe: Recipe, *, out: Path, reporter: Reporter | None = None) -> 
 def run_one(
     word: str, recipe: Recipe, *, out: Path, round_number: int = 1, reporter: Reporter | None = None
 ) -> Path:
-    """Run one stage of one round; those before it must be there.
+    """Run one stage of one round; those that it reads must be there, their checksums right.
 
     Args:
         word: The stage's word, such as ``score``.
@@ -65,7 +65,7 @@ def run_one(
         The stage's folder.
 
     Raises:
-        RunError: a stage that it needs has not been run.
+        RunError: a stage that it needs has not been run, or is damaged.
         FretsawError: whatever the stage raises.
     """
     stage = next(stage for stage in ROUND if stage.word == word)
@@ -73,4 +73,6 @@ def run_one(
         round_ = run.round(round_number)
         if stage is not DESCRIBE:
             run_stage(DESCRIBE, round_)
+        for name in stage.needs:
+            round_.checked(name)
         return run_stage(stage, round_)

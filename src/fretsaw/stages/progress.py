@@ -38,16 +38,20 @@ class Reporter:
     def say(self, text: str) -> None:
         """A plain line."""
         if not self.is_quiet:
-            self.console.print(text, style="dim")
+            self._print(text, "dim")
 
     def warn(self, text: str) -> None:
         """A line that should not be missed."""
-        self.console.print(f"warning: {text}", style="yellow", markup=False)
+        self._print(f"warning: {text}", "yellow")
 
     def stage(self, number: int, word: str) -> None:
         """The heading of a stage."""
         if not self.is_quiet:
-            self.console.print(f"round {number} {word}", style="bold")
+            self._print(f"round {number} {word}", "bold")
+
+    def _print(self, text: str, style: str) -> None:
+        """One line whole, however narrow a terminal is guessed: logs are searched."""
+        self.console.print(text, style=style, markup=False, soft_wrap=True)
 
     @contextmanager
     def progress(self, label: str, total: int) -> Iterator[Advance]:
@@ -89,4 +93,4 @@ class _LogLines:
         self.last = now
         left = (now - self.started) * (self.total - done) / done
         line = f"  {self.label} {done}/{self.total}, about {left:.0f} s left {text}"
-        self.console.print(line.rstrip(), markup=False)
+        self.console.print(line.rstrip(), markup=False, soft_wrap=True)
