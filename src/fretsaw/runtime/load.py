@@ -48,6 +48,8 @@ def load_model(
         kept = torch.float32 if name.endswith(ALWAYS_FLOAT32) else dtype
         state[name] = _assemble(checkpoint, pattern, row=row).to(device=device, dtype=kept)
     model.load_state_dict(state, strict=True, assign=True)
+    if checkpoint.shape.is_tied:
+        model.lm_head.weight = model.model.embeddings.weight
     model.eval()
     return model
 
@@ -94,7 +96,7 @@ def running_tensors(shape: ModelShape) -> Iterator[tuple[str, str, Row]]:
         prefix = "" if row.part == "head" else "model."
         yield prefix + running_name(row.tensor.name), row.tensor.name, row
     if shape.is_tied:
-        row = next(family_named(shape.family).rows(shape).__iter__())
+        row = next(r for r in family_named(shape.family).rows(shape) if r.part == "embedding")
         yield "lm_head.weight", row.tensor.name, row
 
 
