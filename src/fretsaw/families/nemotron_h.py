@@ -36,6 +36,24 @@ MOE_KEYS = {
 }
 """Our dimension -> key in the config and in each entry of `block_configs`."""
 
+OLD_KEYS = {
+    "layer_types": "layers_block_type",
+    "num_local_experts": "n_routed_experts",
+    "mamba_n_groups": "n_groups",
+    "mamba_d_conv": "conv_kernel",
+    "mamba_chunk_size": "chunk_size",
+}
+"""Other name of a key -> its name here; the first is read where the second is missing."""
+
+MUST_BE = {
+    "use_bias": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "mamba_proj_bias": False,
+    "use_conv_bias": True,
+}
+"""Keys with the only value that the tensor table holds for."""
+
 STRICTLY_PER_BLOCK = ("moe_intermediate_size", "num_experts_per_tok")
 """Keys left out of the global config when blocks differ, as the published model does."""
 
@@ -50,20 +68,16 @@ def read_config(config: Config) -> ModelShape:
         CheckpointError: a key is missing, or two parts of the config disagree.
         UnsupportedModelError: the config asks for something that has no tensor table.
     """
-    for key in ("use_bias", "attention_bias", "mlp_bias", "mamba_proj_bias"):
-        if config.get(key):
+    config = _renamed(config)
+    for key, value in MUST_BE.items():
+        if config.get(key, value) is not value:
             raise UnsupportedModelError(
-                f"config has {key}=true; nemotron_h blocks with biases have no tensor table",
-                "use a checkpoint without biases",
+                f"config has {key}={config[key]}; only {key}={value} has a tensor table",
+                "fretsaw cannot cut this checkpoint",
             )
     mixers, mtp_mixers = _layer_kinds(config)
-    entries = config.get("block_configs") or [{}] * len(mixers)
-    if len(entries) != len(mixers):
-        raise CheckpointError(
-            f"config lists {len(entries)} block_configs for {len(mixers)} blocks",
-            "repair config.json: one entry per block",
-        )
-    mtp_entries = config.get("mtp_block_configs") or [{}] * len(mtp_mixers)
+    entries = _entries(config, "block_configs", mixers)
+    mtp_entries = _entries(config, "mtp_block_configs", mtp_mixers)
     return ModelShape(
         family="nemotron_h",
         sizes={
@@ -77,10 +91,36 @@ def read_config(config: Config) -> ModelShape:
     )
 
 
+def _renamed(config: Config) -> dict[str, Any]:
+    """The config with old keys under their present names."""
+    renamed = dict(config)
+    for old, new in OLD_KEYS.items():
+        if old in renamed and renamed.setdefault(new, renamed[old]) is not None:
+            del renamed[old]
+    return renamed
+
+
+def _entries(config: Config, key: str, mixers: list[Mixer]) -> list[Config]:
+    """Own values of each block; empty where the config has none."""
+    entries: list[Config] = config.get(key) or [{}] * len(mixers)
+    if len(entries) != len(mixers):
+        raise CheckpointError(
+            f"config lists {len(entries)} {key} for {len(mixers)} blocks",
+            "repair config.json: one entry per block",
+        )
+    for i, (entry, mixer) in enumerate(zip(entries, mixers, strict=True)):
+        if _from_word(entry.get("block_type", mixer)) != mixer:
+            raise CheckpointError(
+                f"{key}[{i}] is of type {entry['block_type']!r}, but block {i} is {mixer}",
+                "repair config.json so that the two agree",
+            )
+    return entries
+
+
 def _layer_kinds(config: Config) -> tuple[list[Mixer], list[Mixer]]:
     pattern = cast("str", config.get("hybrid_override_pattern") or "")
     main, _, mtp_in_pattern = pattern.partition("/")
-    if words := config.get("layers_block_type") or config.get("layer_types"):
+    if words := config.get("layers_block_type"):
         mixers = [_from_word(word) for word in words]
     elif main:
         mixers = _from_pattern(main)
@@ -98,8 +138,14 @@ def _layer_kinds(config: Config) -> tuple[list[Mixer], list[Mixer]]:
             f"config says num_hidden_layers={num_layers} but lists {len(mixers)} layers",
             "repair config.json so that the two agree",
         )
-    if not config.get("num_nextn_predict_layers"):
+    depth = config.get("num_nextn_predict_layers", int(bool(mtp_in_pattern)))
+    if not depth:
         return mixers, []
+    if depth != 1:
+        raise UnsupportedModelError(
+            f"config has num_nextn_predict_layers={depth}; a prediction head of one depth is known",
+            "fretsaw cannot cut this checkpoint",
+        )
     if words := config.get("mtp_layers_block_type"):
         return mixers, [_from_word(word) for word in words]
     return mixers, _from_pattern(config.get("mtp_hybrid_override_pattern") or mtp_in_pattern)
@@ -140,7 +186,7 @@ def _block(mixer: Mixer, config: Config, *, entry: Config) -> Block:
         keys = {
             "mamba_head": "mamba_num_heads",
             "mamba_dim": "mamba_head_dim",
-            "group": "mamba_n_groups" if "n_groups" not in config else "n_groups",
+            "group": "n_groups",
             "state": "ssm_state_size",
             "kernel": "conv_kernel",
         }
@@ -203,10 +249,11 @@ def _mtp_rows(shape: ModelShape) -> Iterator[Row]:
 
 def write_config(shape: ModelShape, parent: Config) -> dict[str, Any]:
     """Config of a child of `parent` with this shape, in the form that stock engines read."""
-    config = {k: v for k, v in parent.items() if k not in NEVER_WRITTEN and not _is_comment(k)}
-    if any(isinstance(v, float) and math.isinf(v) for v in config.get("time_step_limit") or ()):
+    config = {k: v for k, v in _renamed(parent).items() if k not in NEVER_WRITTEN}
+    config = {k: v for k, v in config.items() if not _is_comment(k)}
+    if not all(map(_is_finite, config.get("time_step_limit") or ())):
         del config["time_step_limit"]
-    for key in ("hybrid_override_pattern", "layer_types", "block_configs", "auto_map"):
+    for key in ("hybrid_override_pattern", "block_configs", "auto_map"):
         config.pop(key, None)
     config["layers_block_type"] = [block.mixer for block in shape.blocks]
     config["num_hidden_layers"] = shape.num_blocks
@@ -216,6 +263,7 @@ def write_config(shape: ModelShape, parent: Config) -> dict[str, Any]:
     if groups:
         config["n_groups"] = config["mamba_n_groups"] = groups.pop()
     config.setdefault("layer_norm_epsilon", config.get("rms_norm_eps", 1e-5))
+    config.setdefault("mamba_ssm_cache_dtype", "float32")
     _write_mtp(config, shape)
     if _is_uniform(shape):
         return _write_uniform(config, shape)
@@ -224,6 +272,11 @@ def write_config(shape: ModelShape, parent: Config) -> dict[str, Any]:
 
 def _is_comment(key: str) -> bool:
     return key.startswith("_")
+
+
+def _is_finite(value: object) -> bool:
+    """Whether JSON can say it: transformers writes infinity as a mapping."""
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _write_mtp(config: dict[str, Any], shape: ModelShape) -> None:
