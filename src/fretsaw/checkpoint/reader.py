@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from fretsaw.families import Family, Row, family_of
 INDEX_NAME = "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000
 DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I8": 1, "I64": 8}
+CUT_DTYPES = ("BF16", "F16", "F32")
+"""Dtypes in which a checkpoint can be cut; a quantised one cannot."""
+
 SEVERAL = 5
 
 
@@ -57,34 +60,44 @@ class Checkpoint:
     def stored(self) -> Mapping[str, Stored]:
         """Canonical name -> where it lies; fused tensors appear once per slice."""
         found: dict[str, Stored] = {}
+        for name, place in self._named_places():
+            if name in found:
+                raise CheckpointError(
+                    f"{self.folder} holds {name!r} twice: as {found[name].key!r} in "
+                    f"{found[name].file} and as {place.key!r} in {place.file}",
+                    "remove the file that does not belong to the model",
+                )
+            found[name] = place
+        return found
+
+    def _named_places(self) -> Iterator[tuple[str, Stored]]:
         for place in _places(self.folder):
             name = self.family.canonical(place.key)
             fused = self.family.fused_axes(name)
             if fused is None or len(place.shape) != 3:  # noqa: PLR2004 - (expert, out, in)
-                found[name] = place
+                yield name, place
                 continue
             pattern, dim = fused
             for i in range(place.shape[0]):
-                inner = place.shape[1:]
-                found[pattern.format(**{dim: i})] = Stored(
-                    place.file, place.key, place.dtype, inner, i
-                )
-        return found
+                part = replace(place, shape=place.shape[1:], slice=i)
+                yield pattern.format(**{dim: i}), part
 
     def check(self) -> None:
-        """Compare every stored tensor with the table: none missing, none extra, shapes equal.
+        """Compare every tensor with the table: none missing or extra, shapes and dtypes right.
 
         Raises:
             CheckpointError: the first few differences, by name.
         """
         stored = dict(self.stored)
         missing, wrong = [], []
+        is_mtp = True
         for row in self.rows:
             expected = row.tensor.shape(row.sizes)
             for name, _ in row.names():
                 place = stored.pop(name, None)
                 if place is None:
                     missing.append(name)
+                    is_mtp &= row.part == "mtp"
                 elif place.shape != expected:
                     wrong.append(f"{name} is {list(place.shape)}, config says {list(expected)}")
         if wrong:
@@ -92,12 +105,18 @@ class Checkpoint:
                 self.folder, "wrong shape", names=wrong, hint="config.json and weights disagree"
             )
         if missing:
-            near = [n for n in (nearest(m, stored) for m in missing[:1]) if n]
-            hint = f"stored under another name, perhaps {near[0]!r}?" if near else "copy it again"
+            near = nearest(missing[0], stored)
+            hint = f"stored under another name, perhaps {near!r}?" if near else "copy it again"
+            if is_mtp:
+                hint = "config.json promises a prediction head: copy it too, or say there that none is"
             _complain(self.folder, "missing tensor", names=missing, hint=hint)
         if stored:
             hint = "remove them from the folder, or correct config.json (layers, prediction head)"
             _complain(self.folder, "extra tensor", names=list(stored), hint=hint)
+        packed = [f"{n} ({p.dtype})" for n, p in self.stored.items() if p.dtype not in CUT_DTYPES]
+        if packed:
+            hint = f"give the checkpoint in {', '.join(CUT_DTYPES)}"
+            _complain(self.folder, "dtype that cannot be cut", names=packed, hint=hint)
 
     def read(self, name: str) -> Tensor:
         """One tensor by canonical name, as stored."""
@@ -192,10 +211,11 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
             if length > min(HEADER_LIMIT, size):
                 raise ValueError(f"header of {length} bytes")
             header: dict[str, dict[str, Any]] = json.loads(stream.read(length))
-    except (struct.error, ValueError) as error:
+        header.pop("__metadata__", None)
+        ends = [e["data_offsets"][1] for e in header.values()]
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise CheckpointError(f"{file} is damaged: {error}", "copy it again") from error
-    header.pop("__metadata__", None)
-    end = 8 + length + max((e["data_offsets"][1] for e in header.values()), default=0)
+    end = 8 + length + max(ends, default=0)
     if end != size:
         raise CheckpointError(
             f"{file} has {size} bytes; its header says {end}", "it was cut short: copy it again"
