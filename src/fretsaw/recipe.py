@@ -263,6 +263,8 @@ def _recipe_error(error: ValidationError) -> RecipeError:
         guess = nearest(str(first["loc"][-1]), known)
         hint = f"did you mean {guess!r}?" if guess else f"known here: {', '.join(sorted(known))}"
         return RecipeError(f"unknown recipe key {place!r}", hint)
+    if first["type"] == "missing":
+        return RecipeError(f"recipe key {place!r} is missing", "see recipes/demo.yaml")
     value = first.get("input")
     return RecipeError(
         f"recipe key {place!r} is {value!r}: {first['msg']}",

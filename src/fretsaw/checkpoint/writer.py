@@ -84,12 +84,13 @@ def write_weights(
 
 
 def need_disk(folder: Path, num_bytes: int) -> None:
-    """Check that a folder's disk has room.
+    """Check that the disk of a folder, which need not be there yet, has room.
 
     Raises:
         RunError: it has not.
     """
-    free = shutil.disk_usage(folder).free
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    free = shutil.disk_usage(there).free
     if free < num_bytes:
         raise RunError(
             f"{folder} needs {num_bytes / 1e9:.2f} GB; its disk has {free / 1e9:.2f} GB free",

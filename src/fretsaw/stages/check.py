@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import need_disk
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import parse_bytes
 from fretsaw.core.variant import Variant
 from fretsaw.cost.memory import model_costs
+from fretsaw.errors import FretsawError, RecipeError
 from fretsaw.recipe import Round
 from fretsaw.solver.budget import resolve_budgets
 from fretsaw.solver.mip import Problem, solve
@@ -18,9 +21,8 @@ from fretsaw.stages.run import Run, text_digest
 from fretsaw.stages.text import calibration_ids, score_ids, train_ids, validation_ids
 from fretsaw.train.packing import load_tokenizer
 
-COPIES_PER_ROUND = 4
-"""A round leaves a cut and a healed child; training keeps two checkpoints of weights beside them
-(and, in float32, the optimiser's two moments: see `plan`)."""
+TRAINING_BYTES = 2 * 3 * 4
+"""Bytes a parameter that training keeps: two checkpoints of float32 weights and two moments."""
 
 
 def check(run: Run) -> None:
@@ -29,6 +31,7 @@ def check(run: Run) -> None:
     Raises:
         FretsawError: the first thing that would stop the run later.
     """
+    check_device(run.recipe.compute.device)
     parent = Checkpoint(run.parent)
     parent.check()
     load_tokenizer(run.parent)
@@ -37,8 +40,29 @@ def check(run: Run) -> None:
         parse_bytes(round_.settings.build.shard_bytes)
         for text in (calibration_ids, score_ids, train_ids, validation_ids):
             text_digest(text, round_)
-    size = sum(f.stat().st_size for f in run.parent.glob("*.safetensors"))
-    need_disk(run.folder, size * COPIES_PER_ROUND)
+    written = sum(f.stat().st_size for f in run.folder.glob("round-*/**/*") if f.is_file())
+    need_disk(run.folder, peak_disk_bytes(parent.shape, len(run.recipe.rounds)) - written)
+
+
+def peak_disk_bytes(shape: ModelShape, num_rounds: int) -> int:
+    """What a run takes at most: a cut and a healed child a round, and one training under way."""
+    costs = model_costs(shape)
+    return int(costs["bytes_bf16"]) * 2 * num_rounds + int(costs["params"]) * TRAINING_BYTES
+
+
+def check_device(device: str) -> None:
+    """Check that torch knows the device and has it.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise RecipeError(
+            f"compute.device {device!r} cannot be used: {reason}", "take cpu, cuda or cuda:0"
+        ) from error
 
 
 def check_rounds(shape: ModelShape, rounds: Sequence[Round]) -> None:
@@ -48,21 +72,34 @@ def check_rounds(shape: ModelShape, rounds: Sequence[Round]) -> None:
         RecipeError: a size or setting that no variant can have.
         InfeasibleError: the smallest model in the library is over a budget.
     """
-    costs = model_costs(shape)
     smallest, gone = shape, set[int]()
-    for settings in rounds:
-        variants = variants_of(smallest, original=shape, settings=settings.library)
-        gone |= {v.block for v in variants if v.is_none}
-        sized = [v for v in variants if not v.is_none]
-        variants = [*sized, *(Variant(block, is_none=True) for block in sorted(gone))]
-        problem = Problem(
-            smallest,
-            by_block(variants),
-            scores={(v.block, v.key): 0.0 for v in variants},
-            budgets=resolve_budgets(settings.search.budget, parent_costs=costs),
-        )
-        solve(problem, time_limit_s=settings.search.time_limit_s)
-        smallest = _smallest(smallest, sized)
+    for number, settings in enumerate(rounds, start=1):
+        try:
+            smallest = _check_round(smallest, settings, original=shape, gone=gone)
+        except FretsawError as error:
+            place = f"round {number}: " if len(rounds) > 1 else ""
+            raise type(error)(place + error.message, error.hint) from error
+
+
+def _check_round(
+    shape: ModelShape, settings: Round, *, original: ModelShape, gone: set[int]
+) -> ModelShape:
+    """Check a round around the smallest model that earlier ones can leave; gives the next.
+
+    `gone` collects blocks that may have been left out so far.
+    """
+    variants = variants_of(shape, original=original, settings=settings.library)
+    gone |= {v.block for v in variants if v.is_none}
+    sized = [v for v in variants if not v.is_none]
+    variants = [*sized, *(Variant(block, is_none=True) for block in sorted(gone))]
+    problem = Problem(
+        shape,
+        by_block(variants),
+        scores={(v.block, v.key): 0.0 for v in variants},
+        budgets=resolve_budgets(settings.search.budget, parent_costs=model_costs(original)),
+    )
+    solve(problem, time_limit_s=settings.search.time_limit_s)
+    return _smallest(shape, sized)
 
 
 def _smallest(shape: ModelShape, variants: Sequence[Variant]) -> ModelShape:

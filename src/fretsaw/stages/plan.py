@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from fretsaw.core.shape import ModelShape
 from fretsaw.cost.memory import model_costs
 from fretsaw.recipe import Recipe, Round
 from fretsaw.report.plan import Plan, PlanLine
-from fretsaw.stages.check import check
+from fretsaw.stages.check import check, peak_disk_bytes
 from fretsaw.stages.library import variants_of
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import Run
+from fretsaw.stages.run import Run, check_folder
 
 FORWARD_EFFICIENCY = 0.30
 """Share of the matrix-multiply rate that a forward pass reaches (benchmarks/results/plan.json)."""
@@ -27,9 +26,6 @@ CALIBRATE_PASSES = 2.0
 TRAIN_PASSES = 4.0
 """A healing token: the student's forward and backward (3) and the teacher's forward."""
 
-OPTIMISER_COPIES = 3
-"""Float32 weights and two moments in each of the two checkpoints that training keeps."""
-
 
 def plan_run(recipe: Recipe, *, out: Path) -> Plan:
     """Check everything that needs no weights, and estimate the run.
@@ -37,19 +33,17 @@ def plan_run(recipe: Recipe, *, out: Path) -> Plan:
     Raises:
         FretsawError: whatever would stop the run before its first weight is read.
     """
-    with tempfile.TemporaryDirectory() as empty:
-        run = Run(out if out.exists() else Path(empty), recipe, Reporter(is_quiet=True))
-        check(run)
-        parent = Checkpoint(run.parent)
+    check_folder(out)
+    run = Run(out, recipe, Reporter(is_quiet=True))
+    check(run)
+    parent = Checkpoint(run.parent)
     rate = _matmul_rate(recipe.compute.threads)
     flops_per_token = 2.0 * model_costs(parent.shape)["active_params"]
     token_s = flops_per_token / (rate * FORWARD_EFFICIENCY)
     lines: list[PlanLine] = []
     for number, settings in enumerate(recipe.rounds, start=1):
         lines += _round_lines(number, settings, shape=parent.shape, token_s=token_s)
-    training = int(model_costs(parent.shape)["params"]) * 4 * OPTIMISER_COPIES * 2
-    left = sum(line.disk_bytes for line in lines)
-    return Plan(tuple(lines), rate, left + training)
+    return Plan(tuple(lines), rate, peak_disk_bytes(parent.shape, len(recipe.rounds)))
 
 
 def _round_lines(

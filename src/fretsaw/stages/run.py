@@ -311,6 +311,19 @@ def digest(data: object) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
+def check_folder(out: Path) -> None:
+    """Check that a folder may hold a run: it is not there, or empty, or a run.
+
+    Raises:
+        RunError: it holds something else.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / MARKER).is_file():
+        raise RunError(
+            f"{out} is not empty and is no fretsaw run; nothing of yours is overwritten",
+            "give --out a new folder",
+        )
+
+
 @contextmanager
 def open_run(recipe: Recipe, out: Path, *, reporter: Reporter) -> Iterator[Run]:
     """The run in folder `out`, made if it is not there, locked while in use.
@@ -318,11 +331,7 @@ def open_run(recipe: Recipe, out: Path, *, reporter: Reporter) -> Iterator[Run]:
     Raises:
         RunError: the folder holds something else, or another process works in it.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / MARKER).is_file():
-        raise RunError(
-            f"{out} is not empty and is no fretsaw run; nothing of yours is overwritten",
-            "give --out a new folder",
-        )
+    check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         try:

@@ -8,6 +8,7 @@ from typing import get_args
 from torch import Tensor
 
 from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.errors import DataError
 from fretsaw.recipe import Recipe
 from fretsaw.stages.run import RunRound
 from fretsaw.train.data import Split, load_split
@@ -99,12 +100,15 @@ def read_ids(
     data = recipe.data
     names: dict[Split, str] = {s: getattr(data.splits, s) for s in get_args(Split)}
     source = load_split(Path(data.path), split, names=names, text_key=data.text_key)
-    return pack(
-        source,
-        load_tokenizer(tokenizer_folder),
-        num_sequences=sequences,
-        sequence_length=length,
-        seed=seed,
-        vocab_size=Checkpoint(tokenizer_folder).shape.sizes["vocab"],
-        min_sequences=at_least,
-    )
+    try:
+        return pack(
+            source,
+            load_tokenizer(tokenizer_folder),
+            num_sequences=sequences,
+            sequence_length=length,
+            seed=seed,
+            vocab_size=Checkpoint(tokenizer_folder).shape.sizes["vocab"],
+            min_sequences=at_least,
+        )
+    except DataError as error:
+        raise DataError(f"{data.path}, {split}: {error.message}", error.hint) from error
