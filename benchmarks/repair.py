@@ -261,6 +261,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/repair.json"))
     parser.add_argument("--kinds", nargs="+", default=DEFAULT_KINDS)
     parser.add_argument("--ridges", nargs="+", type=float, default=[1e-2])
+    parser.add_argument("--sweeps", type=int, default=2)
     parser.add_argument("--fit-sequences", type=int, default=64)
     parser.add_argument("--judge-sequences", type=int, default=16)
     parser.add_argument("--length", type=int, default=256)
@@ -293,7 +294,7 @@ def replace_one_results(
     for kind in arguments.kinds:
         for ridge in arguments.ridges if kind not in ("none", "gain") else [0.0]:
             started = time.monotonic()
-            settings = RepairSettings(kind=kind, ridge=ridge)
+            settings = RepairSettings(kind=kind, ridge=ridge, sweeps=arguments.sweeps)
             results += measure(view, settings, fit=fit, judge=judge, cuts=cuts)
             print_table([r for r in results if (r.repair, r.ridge) == (kind, ridge)], log)
             seconds[f"{kind} {ridge:g}"] = round(time.monotonic() - started, 1)
@@ -316,7 +317,10 @@ def main() -> None:
     results, seconds = replace_one_results(view, arguments, fit=fit, judge=judge, log=log)
     print_table(results, out)
     granularity, modes = arguments.granularity, arguments.modes
-    children = list(assembled(view, modes, fit=fit, judge=judge, granularity=granularity))
+    children = []
+    for child in assembled(view, modes, fit=fit, judge=judge, granularity=granularity):
+        log.log(f"{child.cut}, {child.mode}: KL {child.kl:.5f}")
+        children.append(child)
     print_children(children, out)
     report = {
         "date": time.strftime("%Y-%m-%d"),
