@@ -195,7 +195,8 @@ def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not valid YAML: {error}", "see recipes/demo.yaml") from error
+        why = " ".join(str(error).split())
+        raise RecipeError(f"{path} is not valid YAML: {why}", "see recipes/demo.yaml") from error
     return resolve_recipe(data, overrides)
 
 

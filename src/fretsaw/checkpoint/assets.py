@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
 ASSETS = (
     "tokenizer.json",
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG,
     "tokenizer.model",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -30,10 +32,14 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def copy_assets(source: Path, target: Path) -> list[str]:
-    """Copy what exists of `ASSETS`; never code, never pickles."""
+    """Copy what exists of `ASSETS`; never code, never pickles, never a promise of code."""
     copied = [name for name in ASSETS if (source / name).is_file()]
     for name in copied:
         shutil.copyfile(source / name, target / name)
+    file = target / TOKENIZER_CONFIG
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if settings.pop("auto_map", None):
+        file.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     return copied
 
 

@@ -108,7 +108,9 @@ class Checkpoint:
             near = nearest(missing[0], stored)
             hint = f"stored under another name, perhaps {near!r}?" if near else "copy it again"
             if is_mtp:
-                hint = "config.json promises a prediction head: copy it too, or say there that none is"
+                hint = (
+                    "config.json promises a prediction head: copy it too, or say that there is none"
+                )
             _complain(self.folder, "missing tensor", names=missing, hint=hint)
         if stored:
             hint = "remove them from the folder, or correct config.json (layers, prediction head)"

@@ -204,7 +204,7 @@ def _check_split(path: Path, split: Split, *, wanted: str, present: Iterable[str
     if wanted in names:
         return
     alias = next((name for name in ALIASES[split] if name in names), None)
-    guess = nearest(wanted, names) or alias or ("train" if split == "calibration" else None)
+    guess = alias or nearest(wanted, names) or ("train" if split == "calibration" else None)
     raise DataError(
         f"{path} has no split {wanted!r}; its splits: {', '.join(sorted(names))}",
         f"data.splits.{split}: {guess if guess in names else names[0]}",
