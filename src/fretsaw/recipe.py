@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +25,7 @@ Repair = Literal["none", "experts", "output", "both"]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, no unknown keys, no silent conversion of types."""
+    """Base of all sections: frozen, no unknown keys; numbers may be text, as YAML reads 1e-3."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -143,6 +144,9 @@ class Distill(Section):
     recovery: Fraction | None = None
 
 
+UNION_MEMBER = re.compile(r"int|float|str|constrained-\w+|literal\[.*\]")
+"""What pydantic appends to the place of an error in a value of several possible types."""
+
 SECTIONS: dict[str, type[Section]] = {
     "calibrate": Calibrate,
     "rank": Rank,
@@ -258,7 +262,7 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recipe_error(error: ValidationError) -> RecipeError:
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    place = ".".join(str(part) for part in first["loc"])
+    place = ".".join(str(part) for part in first["loc"] if not UNION_MEMBER.fullmatch(str(part)))
     if first["type"] == "extra_forbidden":
         known = _known_keys(first["loc"])
         guess = nearest(str(first["loc"][-1]), known)
