@@ -24,6 +24,7 @@ MAKING = """\
 
 ```
 python recipes/demo/corpus.py --out corpus
+export OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 python recipes/demo/train_parent.py --corpus corpus --out parent --minutes {minutes:.0f}
 ```
 
@@ -33,12 +34,13 @@ literal, some of the time other lines of code, then lookups). None of it is kept
 
 Trained from scratch on {tokens:,} tokens in {steps:,} steps of {batch:,} tokens, {hours:.2f} hours
 ({machine}), that is {speed:,.0f} tokens a second, in float32: Muon for the matrices, AdamW for
-embedding, lm_head, router, convolution and vectors; constant rate, then a linear fall over the
-second half. Fan-in initialisation; routers balanced without an auxiliary loss. The MTP head was
+embedding, lm_head, router, convolution and vectors; constant rate, a drop, then a linear fall to
+zero. Fan-in initialisation; routers balanced without an auxiliary loss. The MTP head was
 trained along on half of each batch, with no gradient into the trunk, its embedding or its lm_head.
 Weights are stored in bfloat16 (A_log, D, dt_bias and the router's correction bias in float32).
 
-A run is not reproducible to the bit: the schedule follows the clock.
+The two malloc settings (glibc) keep freed tensors in the process instead of giving them back to the
+system at every step. A run is not reproducible to the bit: the schedule follows the clock.
 
 ## Licence
 

@@ -42,7 +42,7 @@ def run_reference(
     dt_limit: tuple[float, float] = UNBOUNDED,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    return mamba2_chunk_scan(
+    found: tuple[Tensor, Tensor] = mamba2_chunk_scan(
         inputs["x"],
         inputs["dt"],
         inputs["A"],
@@ -56,6 +56,7 @@ def run_reference(
         dt_limit=dt_limit,
         return_final_states=True,
     )
+    return found
 
 
 @pytest.mark.parametrize("dt_limit", [UNBOUNDED, (0.05, 0.5)])
