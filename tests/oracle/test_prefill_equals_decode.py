@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from transformers import DynamicCache
@@ -19,8 +21,10 @@ def test_prefill_equals_decode(seed: int) -> None:
     ids = pico_ids(seed, sequences=2, tokens=24)
     expected = logits_of(view, ids)
     cache = DynamicCache(config=view.model.config)
+    names = inspect.signature(inspect.unwrap(type(view.model).forward)).parameters
+    name = "cache" if "cache" in names else "past_key_values"
     steps = [
-        view.model(ids[:, t : t + 1], cache=cache, use_cache=True).logits
+        view.model(ids[:, t : t + 1], **{name: cache}, use_cache=True).logits
         for t in range(ids.shape[1])
     ]
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=0, atol=1e-4)

@@ -134,21 +134,23 @@ def causal_conv(x: Tensor, weight: Tensor, *, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias
 
 
+CACHE_NAMES = ("cache", "cache_params")
+"""What transformers calls the mixer's cache: from 5.24 on, and before."""
+
+
 class FastMamba2Mixer(NemotronHMamba2Mixer):
     """transformers' Mamba-2 mixer with `chunk_scan` wherever no cache takes part."""
 
     def forward(
         self,
         hidden_states: Tensor,
-        cache: object | None = None,
         attention_mask: Tensor | None = None,
         **kwargs: object,
     ) -> Tensor:
         """Output of the mixer, (batch, time, hidden); as the parent class."""
-        if cache is not None or attention_mask is not None or self.activation != "silu":
-            slow: Tensor = super().forward(
-                hidden_states, cache=cache, attention_mask=attention_mask, **kwargs
-            )
+        has_cache = any(kwargs.get(name) is not None for name in CACHE_NAMES)
+        if has_cache or attention_mask is not None or self.activation != "silu":
+            slow: Tensor = super().forward(hidden_states, attention_mask=attention_mask, **kwargs)
             return slow
         inner, states = self.intermediate_size, self.n_groups * self.ssm_state_size
         gate, mixed, dt = self.in_proj(hidden_states).split(
