@@ -68,12 +68,13 @@ def repair_jointly(
 ) -> Tensor:
     """Down projections of all experts, re-solved together to give the sum that was wanted.
 
-        argmin sum_t ||y[t] - sum_e D_e f_e[t]||^2 + sum_e s_e ||D_e - P_e||^2
+        argmin sum_t ||y[t] - sum_e D_e f_e[t]||^2 + sum_e s_e ||D_e - g P_e||^2
 
     by block coordinate descent: each expert in turn is solved exactly against what the others
     leave over. So an expert takes on part of what tokens lost with experts that no longer see
-    them, which `repair_channels`, expert by expert, cannot know. s_e = `ridge` times the mean
-    diagonal of expert e's moments; no sweep makes the fitted error plus pull larger.
+    them, which `repair_channels`, expert by expert, cannot know. g is the one factor on all
+    experts that brings their sum nearest to y; s_e = `ridge` times the mean diagonal of expert
+    e's moments. No sweep makes the fitted error plus pull larger.
 
     Args:
         features: Per expert its weighted activations, (tokens_e, ffn).
@@ -84,14 +85,15 @@ def repair_jointly(
         sweeps: Times that each expert is solved.
 
     Returns:
-        (expert, latent, ffn), dtype of `prior`; an expert without tokens keeps its prior.
+        (expert, latent, ffn), dtype of `prior`; an expert without tokens is g P.
 
     Source: own; ridge regression by blocks.
     """
+    given = _sum_of_experts(features, rows, weights=prior, like=wanted)
+    gain = _best_factor(float((given * wanted).sum()), float(given.square().sum()))
+    prior = prior * gain
     solved = prior.clone()
-    rest = wanted.float().clone()
-    for f, at, weight in zip(features, rows, solved, strict=True):
-        rest.index_add_(0, at, f @ weight.float().T, alpha=-1)
+    rest = wanted.float() - gain * given
     moments = [f.T @ f for f in features]
     for _ in range(sweeps):
         for expert, (f, at) in enumerate(zip(features, rows, strict=True)):
@@ -120,8 +122,20 @@ def output_gain(cross: Tensor, moments: Tensor, *, prior: Tensor) -> float:
     Source: own.
     """
     f = prior.double()
-    power = float((f @ moments.double() * f).sum())
-    return float((f * cross.double()).sum()) / power if power > 0 else 1.0
+    return _best_factor(float((f * cross.double()).sum()), float((f @ moments.double() * f).sum()))
+
+
+def _best_factor(product: float, power: float) -> float:
+    return product / power if power > 0 else 1.0
+
+
+def _sum_of_experts(
+    features: Sequence[Tensor], rows: Sequence[Tensor], *, weights: Tensor, like: Tensor
+) -> Tensor:
+    given = torch.zeros_like(like, dtype=torch.float32)
+    for f, at, weight in zip(features, rows, weights, strict=True):
+        given.index_add_(0, at, f @ weight.float().T)
+    return given
 
 
 def _solve(right: Tensor, moments: Tensor, *, ridge: float) -> Tensor:

@@ -152,11 +152,10 @@ class Repairer:
         module = variant.get_submodule(name)
         cross, moments = self._projection_moments(variant, name)
         prior = module.weight if isinstance(module, nn.Linear) else torch.eye(len(cross))
-        if self._settings.kind == "gain":
-            solved = prior * output_gain(cross, moments, prior=prior)
-        else:
+        solved = prior * output_gain(cross, moments, prior=prior)
+        if self._settings.kind != "gain":
             ridge = self._settings.ridge
-            solved = repair_projection(cross, moments, prior=prior, ridge=ridge)
+            solved = repair_projection(cross, moments, prior=solved, ridge=ridge)
         if isinstance(module, nn.Linear):
             return {f"{name}.weight": solved}
         return {EXPERTS_DOWN: solved @ variant.mixer.experts.down_proj}
