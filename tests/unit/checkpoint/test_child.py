@@ -1,0 +1,142 @@
+"""A child cut from its parent's file, without any running model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fretsaw.checkpoint.assets import copy_assets
+from fretsaw.checkpoint.child import plan_child, write_child
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.core.variant import Choice, Variant
+from fretsaw.cost.memory import model_costs
+from tests.pico import write_pico_checkpoint
+
+SHARD = 40_000
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("parent")
+    write_pico_checkpoint(folder, seed=2, num_shards=2)
+    return Checkpoint(folder)
+
+
+def _choice(parent: Checkpoint, values: Mapping[int, Mapping[str, int] | None]) -> Choice:
+    """The parent's blocks with some values changed; None leaves a block out."""
+    variants = tuple(
+        Variant(i, is_none=True)
+        if i in values and values[i] is None
+        else Variant(i, values.get(i) or {})
+        for i in range(parent.shape.num_blocks)
+    )
+    return Choice(variants, score=0.0, costs={})
+
+
+def _write(
+    parent: Checkpoint, choice: Choice, folder: Path, orders: Mapping[int, Mapping[str, Tensor]]
+) -> Checkpoint:
+    folder.mkdir()
+    return write_child(
+        parent,
+        choice,
+        folder=folder,
+        orders=orders,
+        repaired=lambda block, pattern, bound: None,
+        shard_bytes=SHARD,
+    )
+
+
+def test_nothing_cut_is_the_parent_again(parent: Checkpoint, tmp_path: Path) -> None:
+    child = _write(parent, _choice(parent, {}), tmp_path / "child", {})
+
+    assert child.shape == parent.shape
+    assert {s.key for s in child.stored.values()} == {s.key for s in parent.stored.values()}
+    for name in parent.stored:
+        assert torch.equal(child.read(name), parent.read(name)), name
+        assert child.dtype_of(name) == parent.dtype_of(name)
+    assert len(list(child.folder.glob("*.safetensors"))) > 1
+    assert not list(child.folder.glob("*.py")), "equal blocks need no code"
+    config = json.loads((child.folder / "config.json").read_text())
+    assert (config["model_type"], "auto_map" in config) == ("nemotron_h", False)
+
+
+def test_first_units_in_the_given_order_are_kept(parent: Checkpoint, tmp_path: Path) -> None:
+    orders = {
+        0: {"state": torch.stack([torch.randperm(16) for _ in range(2)])},
+        1: {"ffn": torch.stack([torch.randperm(32) for _ in range(4)])},
+    }
+    choice = _choice(parent, {0: {"state": 12}, 1: {"ffn": 24, "top_k": 1}})
+
+    child = _write(parent, choice, tmp_path / "child", orders)
+
+    for expert in range(4):
+        kept = orders[1]["ffn"][expert][:24]
+        up, down = (f"layers.1.mixer.experts.{expert}.{p}_proj.weight" for p in ("up", "down"))
+        assert torch.equal(child.read(up), parent.read(up)[kept])
+        assert torch.equal(child.read(down), parent.read(down)[:, kept])
+    bias, start = "layers.0.mixer.conv1d.bias", 4 * 16
+    per_group = parent.read(bias)[start : start + 32].reshape(2, 16)
+    expected = torch.stack([per_group[g][orders[0]["state"][g][:12]] for g in range(2)])
+    assert torch.equal(child.read(bias)[start : start + 24].reshape(2, 12), expected)
+    untouched = {n for n in parent.stored if n.startswith(("layers.2.", "layers.3.", "mtp."))}
+    for name in untouched:
+        assert torch.equal(child.read(name), parent.read(name)), name
+    assert child.shape.sizes["state"] == 12
+    assert child.shape.blocks[1].settings == {"top_k": 1}
+    assert (child.folder / "modeling_nemotron_h_puzzle.py").is_file()
+
+
+def test_a_block_that_is_gone_takes_its_tensors_along(parent: Checkpoint, tmp_path: Path) -> None:
+    child = _write(parent, _choice(parent, {1: None}), tmp_path / "child", {})
+
+    assert [b.mixer for b in child.shape.blocks] == ["mamba", "attention", "moe"]
+    for name in child.stored:
+        old = name.replace("layers.1.", "layers.2.") if name.startswith("layers.1.") else name
+        old = name.replace("layers.2.", "layers.3.") if name.startswith("layers.2.") else old
+        assert torch.equal(child.read(name), parent.read(name if name.startswith("mtp.") else old))
+    config = json.loads((child.folder / "config.json").read_text())
+    assert config["num_hidden_layers"] == 3
+
+
+def test_the_headers_are_known_before_a_weight_is_read(parent: Checkpoint) -> None:
+    choice = _choice(parent, {1: {"ffn": 16}, 3: {"ffn": 8, "top_k": 1}})
+    planned = [origin.target for origin in plan_child(parent, choice)]
+
+    shape = choice.child_shape(parent.shape)
+    assert len({p.key for p in planned}) == len(planned)
+    trunk = [p for p in planned if not p.key.startswith("mtp.")]
+    assert sum(torch.Size(p.shape).numel() for p in trunk) == model_costs(shape)["params"]
+
+
+def test_a_child_with_orders_computes_the_same_in_another_order(
+    parent: Checkpoint, tmp_path: Path
+) -> None:
+    orders = {3: {"ffn": torch.stack([torch.randperm(32) for _ in range(4)])}}
+    child = _write(parent, _choice(parent, {}), tmp_path / "child", orders)
+    for expert in range(4):
+        up = f"layers.3.mixer.experts.{expert}.up_proj.weight"
+        assert torch.equal(child.read(up), parent.read(up)[orders[3]["ffn"][expert]])
+
+
+def test_only_known_files_travel_along(parent: Checkpoint, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    for name in ("tokenizer.json", "chat_template.jinja", "generation_config.json", "LICENSE"):
+        (source / name).write_text("{}")
+    for name in ("modeling.py", "optimizer.pt", "pytorch_model.bin", "training_args.bin", ".env"):
+        (source / name).write_text("not this")
+    copied = copy_assets(source, target)
+    assert sorted(copied) == sorted(p.name for p in target.iterdir())
+    assert set(copied) == {
+        "tokenizer.json",
+        "chat_template.jinja",
+        "generation_config.json",
+        "LICENSE",
+    }
