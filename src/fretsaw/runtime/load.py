@@ -56,7 +56,8 @@ def load_model(
 
 def empty_model(shape: ModelShape, config: Mapping[str, Any]) -> NemotronHForCausalLM:
     """The model on the meta device: right shapes, no weights."""
-    plain = {k: v for k, v in config.items() if k in _config_fields()}
+    known = family_named(shape.family).write_config(shape, config)
+    plain = {k: v for k, v in known.items() if k in _config_fields()}
     plain |= {"layers_block_type": [b.mixer for b in shape.blocks], "tie_word_embeddings": False}
     with torch.device("meta"):
         running_config = NemotronHConfig(**plain)
