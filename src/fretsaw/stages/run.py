@@ -254,14 +254,24 @@ def _move_aside(folder: Path, run: Path) -> None:
 def _open_partial(final: Path, inputs: Mapping[str, Any], *, round_: RunRound) -> Path:
     partial = final.with_name(final.name + ".partial")
     started = partial / STARTED
-    if started.is_file() and json.loads(started.read_text(encoding="utf-8")) == inputs:
-        round_.run.reporter.say(f"{final.name}: going on where an earlier run stopped")
+    reporter = round_.run.reporter
+    if _read_json(started) == inputs:
+        reporter.say(f"{final.name}: going on where an earlier run stopped")
         return partial
     if partial.exists():
+        reporter.warn(f"{final.name}: what an earlier run left had other inputs; moved aside")
         _move_aside(partial, round_.run.folder)
     partial.mkdir(parents=True)
     write_json(started, inputs)
     return partial
+
+
+def _read_json(file: Path) -> object:
+    """Content of a JSON file; None if it is not there or damaged."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _finish(partial: Path, final: Path, *, inputs: Mapping[str, Any], seconds: float) -> None:

@@ -1,0 +1,157 @@
+"""The recipe: strict, merged round by round, overridable, and the same again when resolved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fretsaw.errors import RecipeError
+from fretsaw.recipe import Recipe, load_recipe, resolve_recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+def _data(**more: Any) -> dict[str, Any]:
+    return {"parent": "p", "data": {"path": "d"}, **more}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            _data(
+                distill={"tokens": 100, "learning_rate": 0.5},
+                search={"budget": {"params": "90%", "moe_params": "80%"}, "n_best": 2},
+                rounds=[{}, {"distill": {"tokens": 200}, "search": {"budget": {"params": "50%"}}}],
+            )
+        )
+    )
+    return path
+
+
+def test_the_shipped_recipe_is_in_order() -> None:
+    recipe = load_recipe(ROOT / "recipes" / "demo.yaml")
+    assert len(recipe.rounds) == 3
+
+
+def test_a_recipe_needs_a_parent_and_text_and_has_one_round() -> None:
+    recipe = resolve_recipe(_data())
+    assert (recipe.parent, recipe.data.path, len(recipe.rounds)) == ("p", "d", 1)
+    assert recipe.data.splits.validation == "validation"
+    for key in ("parent", "data"):
+        with pytest.raises(RecipeError, match=f"recipe key '{key}' is missing"):
+            resolve_recipe({k: v for k, v in _data().items() if k != key})
+
+
+def test_a_round_overrides_key_by_key_but_a_budget_whole(file: Path) -> None:
+    first, second = load_recipe(file).rounds
+
+    assert first.distill.tokens == 100
+    assert (second.distill.tokens, second.distill.learning_rate) == (200, 0.5)
+    assert first.search.budget == {"params": "90%", "moe_params": "80%"}
+    assert second.search.budget == {"params": "50%"}
+    assert second.search.n_best == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "found"),
+    [
+        ("seed=7", {"seed": 7}),
+        ("data.path=elsewhere", {"path": "elsewhere"}),
+        ("distill.tokens=300", {"first": 300, "second": 300}),
+        ("rounds.0.distill.tokens=300", {"first": 300, "second": 200}),
+        ("rounds.1.distill.tokens=300", {"first": 100, "second": 300}),
+        ("search.budget={params: 10%}", {"budget": [{"params": "10%"}] * 2}),
+        ("distill.learning_rate=1e-3", {"rate": 1e-3}),
+        ("compute.threads=null", {"threads": None}),
+    ],
+)
+def test_an_override_reaches_its_place(file: Path, override: str, found: dict[str, Any]) -> None:
+    recipe = load_recipe(file, [override])
+    first, second = recipe.rounds
+    values = {
+        "seed": recipe.seed,
+        "path": recipe.data.path,
+        "first": first.distill.tokens,
+        "second": second.distill.tokens,
+        "budget": [dict(r.search.budget) for r in recipe.rounds],
+        "rate": first.distill.learning_rate,
+        "threads": recipe.compute.threads,
+    }
+    assert {key: values[key] for key in found} == found
+
+
+def test_later_overrides_win(file: Path) -> None:
+    recipe = load_recipe(file, ["seed=1", "distill.tokens=5", "seed=2", "distill.tokens=6"])
+    assert (recipe.seed, recipe.rounds[0].distill.tokens) == (2, 6)
+
+
+def test_the_resolved_recipe_is_a_recipe_of_the_same_meaning(file: Path) -> None:
+    recipe = load_recipe(file, ["seed=3"])
+    assert resolve_recipe(json.loads(recipe.to_json())) == recipe
+    assert resolve_recipe(yaml.safe_load(recipe.to_json())) == recipe
+
+
+def test_the_data_given_is_not_changed() -> None:
+    data = _data(distill={"tokens": 1}, rounds=[{"distill": {"batch_size": 2}}])
+    before = json.dumps(data)
+    resolve_recipe(data, ["distill.tokens=9", "seed=4"])
+    assert json.dumps(data) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "hint"),
+    [
+        (_data(sed=1), "'sed'", "did you mean 'seed'?"),
+        (_data(scoring={}), "'scoring'", "did you mean 'score'?"),
+        (_data(data={"path": "d", "textkey": "t"}), "'data.textkey'", "'text_key'"),
+        (
+            _data(data={"path": "d", "splits": {"valid": "v"}}),
+            "'data.splits.valid'",
+            "'validation'",
+        ),
+        (_data(library={"mo": {}}), "'rounds.0.library.mo'", "'moe'"),
+        (_data(rounds=[{}, {"heal": {}}]), "'rounds.1.heal'", "known here: build, calibrate"),
+        (_data(library={"moe": {"width": [1]}}), "'rounds.0.library.moe.width'", "ffn, top_k"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest(
+    data: dict[str, Any], place: str, hint: str
+) -> None:
+    with pytest.raises(RecipeError, match=f"unknown recipe key {place}") as error:
+        resolve_recipe(data)
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (_data(seed=-1), "'seed' is -1"),
+        (_data(compute={"threads": 0}), "'compute.threads' is 0"),
+        (_data(compute={"dtype": "int4"}), "'compute.dtype' is 'int4'"),
+        (_data(distill={"warmup_fraction": 1.5}), "'rounds.0.distill.warmup_fraction' is 1.5"),
+        (_data(distill={"learning_rate": "fast"}), "'rounds.0.distill.learning_rate' is 'fast'"),
+        (_data(library={"none": ["norm"]}), r"'rounds.0.library.none.0' is 'norm'"),
+        (_data(search={"time_limit_s": float("inf")}), "'rounds.0.search.time_limit_s' is inf"),
+        (_data(data="d"), "'data' is 'd'"),
+        (_data(rounds=[1]), "rounds: a list of sections"),
+        (_data(rounds={"a": 1}), "rounds: a list of sections"),
+        ([1], "the recipe is empty"),
+        (None, "the recipe is empty"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(data: object, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        resolve_recipe(data)
+
+
+def test_sections_are_frozen() -> None:
+    recipe = resolve_recipe(_data())
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.seed = 2
+    assert isinstance(recipe, Recipe)
