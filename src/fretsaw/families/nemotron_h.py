@@ -76,8 +76,8 @@ def read_config(config: Config) -> ModelShape:
                 "fretsaw cannot cut this checkpoint",
             )
     mixers, mtp_mixers = _layer_kinds(config)
-    entries = _entries(config, "block_configs", mixers)
-    mtp_entries = _entries(config, "mtp_block_configs", mtp_mixers)
+    entries = _entries(config, "block_configs", mixers=mixers)
+    mtp_entries = _entries(config, "mtp_block_configs", mixers=mtp_mixers)
     return ModelShape(
         family="nemotron_h",
         sizes={
@@ -100,7 +100,7 @@ def _renamed(config: Config) -> dict[str, Any]:
     return renamed
 
 
-def _entries(config: Config, key: str, mixers: list[Mixer]) -> list[Config]:
+def _entries(config: Config, key: str, *, mixers: list[Mixer]) -> list[Config]:
     """Own values of each block; empty where the config has none."""
     entries: list[Config] = config.get(key) or [{}] * len(mixers)
     if len(entries) != len(mixers):
