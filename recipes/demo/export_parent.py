@@ -5,13 +5,21 @@ import shutil
 from pathlib import Path
 
 import torch
-from parent_model import CONFIG, MtpHead
+from parent_model import BOS, CONFIG, EOS, PAD, MtpHead
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import NemotronHForCausalLM, PreTrainedTokenizerFast
 
 MAX_SHARD_BYTES = 7_500_000
 FLOAT32_NAMES = ("A_log", ".D", "dt_bias", "e_score_correction_bias")
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "pad_token": PAD,
+    "bos_token": BOS,
+    "eos_token": EOS,
+    "clean_up_tokenization_spaces": False,
+    "model_max_length": CONFIG["max_position_embeddings"],
+}
 
 
 def export(
@@ -27,6 +35,8 @@ def export(
     aside.mkdir(parents=True)
     _write_shards(aside, checkpoint_tensors(model, mtp))
     tokenizer.save_pretrained(aside)
+    # transformers 5 writes a class name that older releases do not know.
+    _write_json(aside / "tokenizer_config.json", TOKENIZER_CONFIG)
     _write_json(aside / "config.json", CONFIG)
     generation = {name: value for name, value in CONFIG.items() if name.endswith("_token_id")}
     _write_json(aside / "generation_config.json", generation)

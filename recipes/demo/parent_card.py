@@ -33,9 +33,10 @@ module into train, calibration and validation; a tenth of each split is syntheti
 literal, some of the time other lines of code, then lookups). None of it is kept here.
 
 Trained from scratch on {tokens:,} tokens in {steps:,} steps of {batch:,} tokens, {hours:.2f} hours
-({machine}), that is {speed:,.0f} tokens a second, in float32: Muon for the matrices, AdamW for
-embedding, lm_head, router, convolution and vectors; constant rate, a drop, then a linear fall to
-zero. Fan-in initialisation; routers balanced without an auxiliary loss. The MTP head was
+({machine}),
+{speed:,.0f} tokens a second, in float32: Muon for the matrices, AdamW for embedding, lm_head,
+router, convolution and vectors; constant rate, a drop, then a linear fall to zero.
+Fan-in initialisation; routers balanced without an auxiliary loss. The MTP head was
 trained along on half of each batch, with no gradient into the trunk, its embedding or its lm_head.
 Weights are stored in bfloat16 (A_log, D, dt_bias and the router's correction bias in float32).
 
