@@ -24,7 +24,7 @@ def _body(round_: RunRound, folder: Path) -> None:
     if count:
         round_.run.reporter.warn(
             f"{count} experts saw fewer than {round_.settings.rank.min_tokens} calibration tokens "
-            f"and are ranked by their weights alone; see {folder.name}/uncalibrated.json"
+            f"and are ranked by their weights alone; see {RANK.name}/uncalibrated.json"
         )
 
 

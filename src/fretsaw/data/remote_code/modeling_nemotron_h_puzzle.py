@@ -19,6 +19,7 @@ class NemotronHPuzzleForCausalLM(NemotronHForCausalLM):
     """Causal language model whose blocks differ in expert width and top-k."""
 
     config_class = NemotronHPuzzleConfig
+    _tied_weights_keys = {"lm_head.weight": "model.embeddings.weight"}
 
     def __init__(self, config):
         super().__init__(config)
