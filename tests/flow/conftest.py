@@ -51,7 +51,7 @@ def setting(pristine: Setting, tmp_path: Path) -> Setting:
 
 
 @pytest.fixture
-def fretsaw(
+def command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Said]:
     """The command line, in this process."""

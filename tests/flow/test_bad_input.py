@@ -22,7 +22,7 @@ from fretsaw.runtime.blocks import BlockView
 from tests.flow.conftest import Finished, Said
 from tests.flow.pico_run import Setting, contents, snapshot
 
-Fretsaw = Callable[..., Said]
+Command = Callable[..., Said]
 
 
 def _config(setting: Setting, **changes: Any) -> None:
@@ -100,6 +100,10 @@ def _missing_head(s: Setting) -> None:
         tensors = {k: v for k, v in load_file(shard).items() if not k.startswith("mtp.")}
         save_file(tensors, shard)
     (s.parent / INDEX_NAME).unlink()
+
+
+def _unpromised_head(s: Setting) -> None:
+    _config(s, num_nextn_predict_layers=0)
 
 
 def _extra_tensor(s: Setting) -> None:
@@ -219,6 +223,7 @@ CASES = [
     Case("config: missing key", _missing_key, "conv_kernel is None", "repair config.json"),
     Case("tensor: missing", _missing_tensor, "missing tensor (1): ", "copy it again"),
     Case("tensor: promised head", _missing_head, "missing tensor (24): mtp.", "prediction head"),
+    Case("tensor: no promise", _unpromised_head, "extra tensor (24): mtp.", "prediction head"),
     Case("tensor: extra", _extra_tensor, "extra tensor (1): layers.9.norm.weight", "remove them"),
     Case("tensor: twice", _twice, "twice: as 'backbone", "remove the file"),
     Case("tensor: wrong shape", _wrong_shape, "config says [", "weights disagree"),
@@ -298,7 +303,7 @@ CASES = [
     Case(
         "text: too short",
         _short_text,
-        "calibration: the text is too short: ",
+        "text (JSON lines): the text is too short: ",
         "give more text, or ask for fewer or shorter sequences",
     ),
     Case(
@@ -323,12 +328,12 @@ def _is_refused(said: Said) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_mistake_is_named_before_any_work(setting: Setting, fretsaw: Fretsaw, case: Case) -> None:
+def test_a_mistake_is_named_before_any_work(setting: Setting, command: Command, case: Case) -> None:
     case.spoil(setting)
     recipe = setting.recipe_file
     before = snapshot(setting.folder)
 
-    said = fretsaw("compress", recipe, "--out", setting.out)
+    said = command("compress", recipe, "--out", setting.out)
 
     _is_refused(said)
     *_, error, hint = said.err.strip().splitlines()
@@ -337,26 +342,26 @@ def test_a_mistake_is_named_before_any_work(setting: Setting, fretsaw: Fretsaw, 
     assert not list(setting.folder.rglob("0?-*")), "no stage has begun"
     now = snapshot(setting.folder)
     assert {name: now[name] for name in before} == before
-    dry = fretsaw("compress", recipe, "--out", setting.folder / "other", "--dry-run")
+    dry = command("compress", recipe, "--out", setting.folder / "other", "--dry-run")
     assert (dry.code, dry.err) == (2, said.err), "a dry run finds the same"
     assert not (setting.folder / "other").exists()
 
 
-def test_describe_refuses_too(setting: Setting, fretsaw: Fretsaw) -> None:
+def test_describe_refuses_too(setting: Setting, command: Command) -> None:
     _missing_tensor(setting)
-    said = fretsaw("describe", setting.parent)
+    said = command("describe", setting.parent)
     _is_refused(said)
     assert "missing tensor (1)" in said.err
-    _is_refused(fretsaw("describe", setting.folder / "nothing"))
+    _is_refused(command("describe", setting.folder / "nothing"))
 
 
-def test_a_missing_or_broken_recipe(setting: Setting, fretsaw: Fretsaw) -> None:
-    said = fretsaw("compress", setting.folder / "no.yaml", "--out", setting.out)
+def test_a_missing_or_broken_recipe(setting: Setting, command: Command) -> None:
+    said = command("compress", setting.folder / "no.yaml", "--out", setting.out)
     _is_refused(said)
     assert "no.yaml does not exist" in said.err
     for text in ("a: [", "", "just words"):
         (setting.folder / "no.yaml").write_text(text)
-        _is_refused(fretsaw("compress", setting.folder / "no.yaml", "--out", setting.out))
+        _is_refused(command("compress", setting.folder / "no.yaml", "--out", setting.out))
     assert not setting.out.exists()
 
 
@@ -374,34 +379,34 @@ def test_a_missing_or_broken_recipe(setting: Setting, fretsaw: Fretsaw) -> None:
         ("distill.learning_rate=fast", "learning_rate"),
     ],
 )
-def test_a_bad_override(setting: Setting, fretsaw: Fretsaw, override: str, error: str) -> None:
-    said = fretsaw("compress", setting.recipe_file, "--out", setting.out, "--set", override)
+def test_a_bad_override(setting: Setting, command: Command, override: str, error: str) -> None:
+    said = command("compress", setting.recipe_file, "--out", setting.out, "--set", override)
     _is_refused(said)
     assert error in said.err
     assert not setting.out.exists()
 
 
 def test_an_output_folder_with_something_in_it_is_left_alone(
-    setting: Setting, fretsaw: Fretsaw
+    setting: Setting, command: Command
 ) -> None:
     setting.out.mkdir()
     (setting.out / "thesis.tex").write_text("mine")
     for option in ((), ("--dry-run",)):
-        said = fretsaw("compress", setting.recipe_file, "--out", setting.out, *option)
+        said = command("compress", setting.recipe_file, "--out", setting.out, *option)
         _is_refused(said)
         assert "is not empty and is no fretsaw run; nothing of yours is overwritten" in said.err
-    _is_refused(fretsaw("calibrate", setting.recipe_file, "--out", setting.out))
-    _is_refused(fretsaw("compress", setting.recipe_file, "--out", setting.parent))
-    _is_refused(fretsaw("compress", setting.recipe_file, "--out", setting.recipe_file))
+    _is_refused(command("calibrate", setting.recipe_file, "--out", setting.out))
+    _is_refused(command("compress", setting.recipe_file, "--out", setting.parent))
+    _is_refused(command("compress", setting.recipe_file, "--out", setting.recipe_file))
     assert contents(setting.out).keys() == {"thesis.tex"}
 
 
-def test_a_run_that_another_process_works_in(setting: Setting, fretsaw: Fretsaw) -> None:
-    fretsaw("rank", setting.recipe_file, "--out", setting.out)
+def test_a_run_that_another_process_works_in(setting: Setting, command: Command) -> None:
+    command("rank", setting.recipe_file, "--out", setting.out)
     marker = (setting.out / "recipe.resolved.json").read_bytes()
     with (setting.out / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        said = fretsaw("compress", setting.recipe_file, "--out", setting.out, "--set", "seed=9")
+        said = command("compress", setting.recipe_file, "--out", setting.out, "--set", "seed=9")
 
     _is_refused(said)
     assert "another fretsaw process works in" in said.err
@@ -415,17 +420,17 @@ class _Usage(NamedTuple):
 
 
 def test_a_full_disk_is_found_before_any_work(
-    setting: Setting, fretsaw: Fretsaw, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(10**9, 10**9 - 5000, 5000))
-    said = fretsaw("compress", setting.recipe_file, "--out", setting.out)
+    said = command("compress", setting.recipe_file, "--out", setting.out)
     _is_refused(said)
     assert "GB; its disk has 0.00 GB free" in said.err
     assert not (setting.out / "round-1").exists()
 
 
 def test_a_disk_that_fills_up_costs_nothing_but_the_wait(
-    setting: Setting, finished: Finished, fretsaw: Fretsaw, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, finished: Finished, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -435,18 +440,18 @@ def test_a_disk_that_fills_up_costs_nothing_but_the_wait(
     recipe = finished.setting.recipe_file
     with monkeypatch.context() as patch:
         patch.setattr("fretsaw.checkpoint.writer.os.fsync", full)
-        said = fretsaw("compress", recipe, "--out", out, "--quiet")
+        said = command("compress", recipe, "--out", out, "--quiet")
     _is_refused(said)
     assert "No space left on device" in said.err
     assert "free some space" in said.err
 
-    assert fretsaw("build", recipe, "--out", out, "--quiet").code == 0
+    assert command("build", recipe, "--out", out, "--quiet").code == 0
     built, whole = (o / "round-1" / "07-build" for o in (out, finished.out))
     assert contents(built) == contents(whole)
 
 
 def test_a_fault_while_a_variant_is_built_stops_the_run_and_names_it(
-    setting: Setting, fretsaw: Fretsaw, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variant = BlockView.variant
 
@@ -456,7 +461,7 @@ def test_a_fault_while_a_variant_is_built_stops_the_run_and_names_it(
         return variant(view, index, **arguments)
 
     monkeypatch.setattr(BlockView, "variant", fails)
-    said = fretsaw("compress", setting.recipe_file, "--out", setting.out, "--quiet")
+    said = command("compress", setting.recipe_file, "--out", setting.out, "--quiet")
 
     assert said.code == 1
     assert "ImportError: no module named 'kernels' (while block 3 was made ffn=16" in said.err
@@ -464,7 +469,7 @@ def test_a_fault_while_a_variant_is_built_stops_the_run_and_names_it(
 
 
 def test_no_code_of_the_checkpoint_ever_runs(
-    setting: Setting, fretsaw: Fretsaw, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = setting.folder / "ran"
     code = f"open({str(marker)!r}, 'w').close()\nclass Thing: pass\n"
@@ -481,10 +486,10 @@ def test_no_code_of_the_checkpoint_ever_runs(
     monkeypatch.setenv("TRANSFORMERS_TRUST_REMOTE_CODE", "1")
 
     for word in ("calibrate", "rank", "library", "score", "search", "build"):
-        said = fretsaw(word, setting.recipe_file, "--out", setting.out, "--quiet")
+        said = command(word, setting.recipe_file, "--out", setting.out, "--quiet")
         assert said.code == 0, said.err
-    assert fretsaw("describe", setting.parent).code == 0
-    assert fretsaw("compress", setting.recipe_file, "--out", setting.out, "--dry-run").code == 0
+    assert command("describe", setting.parent).code == 0
+    assert command("compress", setting.recipe_file, "--out", setting.out, "--dry-run").code == 0
 
     assert not marker.exists()
     child = setting.out / "round-1" / "07-build" / "child"
@@ -507,13 +512,13 @@ def test_the_command_itself_exits_with_2_and_shows_no_traceback(setting: Setting
 
 
 def test_a_child_can_be_the_parent_of_another_run(
-    finished: Finished, setting: Setting, fretsaw: Fretsaw
+    finished: Finished, setting: Setting, command: Command
 ) -> None:
     shutil.rmtree(setting.parent)
     shutil.copytree(finished.out / "round-1" / "08-distill" / "child", setting.parent)
     setting.data["rounds"] = [setting.data["rounds"][1]]
 
-    said = fretsaw("compress", setting.recipe_file, "--out", setting.out, "--dry-run")
+    said = command("compress", setting.recipe_file, "--out", setting.out, "--dry-run")
 
     assert said.code == 0, said.err
     assert read_header(_shards(setting)[0])

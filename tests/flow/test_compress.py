@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import fretsaw
 from fretsaw.checkpoint.child import cut, plan_child
 from fretsaw.checkpoint.lineage import LINEAGE_NAME, hash_checkpoint, hash_file
 from fretsaw.checkpoint.reader import Checkpoint
@@ -247,28 +249,28 @@ def test_a_second_run_does_nothing(finished: Finished, capsys: pytest.CaptureFix
 
 
 def test_json_goes_to_stdout_and_words_to_stderr(
-    finished: Finished, fretsaw: Callable[..., Said]
+    finished: Finished, command: Callable[..., Said]
 ) -> None:
     recipe = finished.setting.recipe_file
 
-    said = fretsaw("compress", recipe, "--out", finished.out, "--json")
+    said = command("compress", recipe, "--out", finished.out, "--json")
 
     assert said.code == 0
     told = json.loads(said.out)
     assert told == finished.summary.to_json() | {"peak_bytes": told["peak_bytes"]}
     assert "done before" in said.err
-    described = fretsaw("describe", finished.summary.child, "--json")
+    described = command("describe", finished.summary.child, "--json")
     assert json.loads(described.out)["is_checked"] is True
     assert json.loads(described.out)["costs"] == finished.summary.lines[-1].costs
 
 
 def test_each_stage_runs_alone(
-    finished: Finished, setting: Setting, fretsaw: Callable[..., Said]
+    finished: Finished, setting: Setting, command: Callable[..., Said]
 ) -> None:
     recipe = setting.recipe_file
     for stage in STAGES[1:]:
         word = stage.split("-", 1)[1]
-        said = fretsaw(word, recipe, "--out", setting.out, "--quiet")
+        said = command(word, recipe, "--out", setting.out, "--quiet")
         assert said.code == 0, said.err
         assert said.out.strip() == str(setting.out / "round-1" / stage)
 
@@ -286,6 +288,45 @@ def test_a_stage_says_what_it_needs_first(setting: Setting) -> None:
     assert "fretsaw calibrate RECIPE --out" in error.value.hint
     with pytest.raises(RunError, match="round 3 was asked for; the recipe has 2"):
         run_one("rank", setting.recipe, out=setting.out, round_number=3, reporter=QUIET)
+
+
+def test_fewer_rounds_are_the_first_ones(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = finished.setting.changed(rounds=finished.setting.data["rounds"][:1])
+
+    summary = compress(recipe, out=finished.out, reporter=Reporter())
+
+    assert capsys.readouterr().err.count("done before") == len(ROUND)
+    assert summary.lines == finished.summary.lines[:3]
+    compress(finished.setting.recipe, out=finished.out, reporter=QUIET)
+
+
+def test_one_text_file_is_text_enough(setting: Setting) -> None:
+    rng = random.Random(5)
+    lines = ("".join(rng.choices("abcdefgh ", k=100)) for _ in range(10_000))
+    (setting.folder / "book.txt").write_text("\n".join(lines))
+    recipe = setting.changed(data={"path": str(setting.folder / "book.txt")})
+
+    calibrated = fretsaw.calibrate(recipe, out=setting.out, reporter=QUIET)
+
+    assert (calibrated / "statistics.safetensors").is_file()
+    assert fretsaw.plan(recipe, out=setting.out).lines
+
+
+def test_python_calls_are_the_commands(finished: Finished) -> None:
+    described = fretsaw.describe(finished.summary.child)
+    assert described.params == finished.summary.lines[-1].costs["params"]
+    recipe = fretsaw.load_recipe(finished.setting.recipe_file)
+    assert fretsaw.compress(recipe, out=finished.out, reporter=QUIET).lines == (
+        finished.summary.lines
+    )
+    for stage in STAGES[1:]:
+        call = getattr(fretsaw, stage.split("-", 1)[1])
+        folder = call(recipe, out=finished.out, round_number=2, reporter=QUIET)
+        assert folder == finished.out / "round-2" / stage
+    with pytest.raises(AttributeError, match="has no attribute 'comprss'"):
+        fretsaw.comprss  # noqa: B018
 
 
 def test_a_moved_run_is_still_done(

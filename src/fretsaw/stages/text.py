@@ -111,4 +111,4 @@ def read_ids(
             min_sequences=at_least,
         )
     except DataError as error:
-        raise DataError(f"{data.path}, {split}: {error.message}", error.hint) from error
+        raise DataError(f"{source.describe()}: {error.message}", error.hint) from error

@@ -15,7 +15,14 @@ from fretsaw.checkpoint.lineage import LINEAGE_NAME, hash_checkpoint
 from fretsaw.checkpoint.reader import INDEX_NAME, Checkpoint, read_header
 from fretsaw.errors import CheckpointError
 from fretsaw.runtime.load import load_model
-from tests.pico import FLOAT32, pico_config, write_pico_checkpoint
+from tests.pico import (
+    FLOAT32,
+    disk_tensors,
+    pico_config,
+    pico_model,
+    puzzle_config,
+    write_pico_checkpoint,
+)
 from tests.views import pico_ids
 
 
@@ -105,6 +112,34 @@ def test_a_running_model_keeps_float32_what_is_computed_in_float32(folder: Path)
     kept = {name for name, tensor in state.items() if tensor.dtype == torch.float32}
     assert kept == {name for name in state if name.endswith((*FLOAT32, "gate.weight"))}
     assert Checkpoint(folder).dtype_of("layers.0.mixer.A_log") == "F32"
+
+
+@pytest.mark.parametrize("heterogeneous", [False, True])
+def test_the_running_model_is_the_one_that_transformers_wrote(
+    tmp_path: Path, heterogeneous: bool
+) -> None:
+    model = write_pico_checkpoint(tmp_path, seed=6, heterogeneous=heterogeneous)
+    ours = load_model(Checkpoint(tmp_path))
+    assert _kl(model(pico_ids(2)).logits, ours(pico_ids(2)).logits) < 1e-9
+
+
+def test_blocks_may_differ_in_their_number_of_experts(tmp_path: Path) -> None:
+    per_block = {1: {"n_routed_experts": 8}, 3: {"n_routed_experts": 6, "num_experts_per_tok": 3}}
+    model = pico_model(7, per_block=per_block)
+    config = puzzle_config(pico_config(num_nextn_predict_layers=0), per_block)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(dict(disk_tensors(model, "model.")), tmp_path / "model.safetensors")
+
+    checkpoint = Checkpoint(tmp_path)
+
+    checkpoint.check()
+    assert [b.sizes.get("expert") for b in checkpoint.shape.blocks] == [None, 8, None, 6]
+    assert _kl(model(pico_ids(2)).logits, load_model(checkpoint)(pico_ids(2)).logits) < 1e-9
+
+
+def _kl(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    p, q = (logits.detach().double().log_softmax(-1) for logits in (ours, theirs))
+    return float((p.exp() * (p - q)).sum(-1).mean())
 
 
 def test_only_headers_are_read_before_a_tensor_is_asked_for(folder: Path) -> None:
