@@ -1,6 +1,6 @@
 """Rounds against one shot, uniform and random cuts: equal final budgets, equal healing tokens.
 
-    python benchmarks/rounds.py --recipe recipes/demo.yaml --out runs/rounds --seeds 0 1 2
+    python benchmarks/rounds.py --recipe benchmarks/rounds.yaml --out runs/rounds --seeds 0 1 2
 
 Every arm is a recipe of its own run by `fretsaw.compress`: the rounds as the recipe has them; one
 round under all of its budgets at once; the same with every block of a kind cut alike; the same
@@ -29,7 +29,7 @@ STRATEGY = {"one shot": "best", "uniform": "uniform", "random": "random"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recipe", type=Path, default=Path("recipes/demo.yaml"))
+    parser.add_argument("--recipe", type=Path, default=Path("benchmarks/rounds.yaml"))
     parser.add_argument("--out", type=Path, default=Path("runs/rounds"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)

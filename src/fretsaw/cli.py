@@ -6,6 +6,7 @@ import errno
 import json
 import sys
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Cut a trained language model to fit its hardware, and put back what the cut took away.",
 )
+
+INTERRUPTED = 130
+"""Exit code that typer gives to an interrupted command."""
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe.")]
 Out = Annotated[Path, typer.Option("--out", help="Run folder: new, or one to go on with.")]
@@ -75,7 +79,11 @@ def compress(
 
     loaded = load_recipe(recipe, sets or ())
     if dry_run:
-        print_plan(plan_run(loaded, out=out), Console())
+        plan = plan_run(loaded, out=out)
+        if as_json:
+            print(json.dumps(asdict(plan), indent=1))
+        else:
+            print_plan(plan, Console())
         return
     summary = run(loaded, out=out, reporter=_reporter(quiet))
     if as_json:
@@ -119,7 +127,7 @@ def recipe(
         bool, typer.Option("--resolved", help="Print it with every default filled in.")
     ] = False,
 ) -> None:
-    """Check a recipe, and print it resolved."""
+    """Check a recipe without looking at anything it names; print it with --resolved."""
     loaded = load_recipe(recipe, sets or ())
     print(loaded.to_json() if resolved else f"{recipe}: {len(loaded.rounds)} rounds, no errors")
 
@@ -145,10 +153,12 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     try:
         app(args=arguments, prog_name="fretsaw")
+    except SystemExit as ending:
+        if ending.code == INTERRUPTED:
+            print("hint: interrupted; run the same command again to go on", file=sys.stderr)
+        raise
     except FretsawError as error:
         _fail(error.message, error.hint, code=error.exit_code, debug=debug)
-    except KeyboardInterrupt:
-        _fail("interrupted", "run the same command again to go on", code=130, debug=debug)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = "free some space" if full else "see that the path exists and may be read and written"

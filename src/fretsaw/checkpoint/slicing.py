@@ -79,12 +79,13 @@ def _gather(
         if dim not in term:
             return part
         at = start + term.index(dim)
+        units = index.to(part.device)
         if context is None:
-            return part.index_select(at, index)
+            return part.index_select(at, units)
         context_at = start + term.index(context) if context in term else _axis_of(axes, context)
         shape = [1] * part.ndim
-        shape[context_at], shape[at] = index.shape
-        return torch.take_along_dim(part, index.reshape(shape), at)
+        shape[context_at], shape[at] = units.shape
+        return torch.take_along_dim(part, units.reshape(shape), at)
 
     return take
 

@@ -68,8 +68,9 @@ class Choice:
         """Shape of the child; blocks that are gone are left out."""
         blocks = [v.apply(parent.blocks[v.block]) for v in self.variants]
         kept = [b for b in blocks if b.mixer != "none"]
-        state = {b.sizes["state"] for b in kept if b.mixer == "mamba"}
-        sizes = {**parent.sizes, "state": state.pop()} if len(state) == 1 else parent.sizes
+        states = {b.sizes["state"] for b in kept if b.mixer == "mamba"}
+        sizes = {d: n for d, n in parent.sizes.items() if d != "state"}
+        sizes |= {"state": max(states)} if states else {}
         return ModelShape(parent.family, sizes, tuple(kept), parent.mtp, parent.is_tied)
 
     def to_json(self) -> dict[str, Any]:

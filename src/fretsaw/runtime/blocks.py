@@ -38,7 +38,7 @@ class BlockView:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Token ids (sequences, tokens) -> input of block 0 (sequences, tokens, hidden)."""
-        hidden: Tensor = self.model.model.embeddings(ids)
+        hidden: Tensor = self.model.model.embeddings(ids.to(self.model.device))
         return hidden
 
     def run(self, hidden: Tensor, *, start: int, stop: int | None = None) -> Tensor:

@@ -151,14 +151,19 @@ class Repairer:
         name = LAST_PROJECTION[block.mixer]
         module = variant.get_submodule(name)
         cross, moments = self._projection_moments(variant, name)
-        prior = module.weight if isinstance(module, nn.Linear) else torch.eye(len(cross))
+        down_proj = variant.mixer.experts.down_proj if block.mixer == "moe" else cross
+        prior = (
+            module.weight
+            if isinstance(module, nn.Linear)
+            else torch.eye(len(cross), dtype=down_proj.dtype, device=down_proj.device)
+        )
         solved = prior * output_gain(cross, moments, prior=prior)
         if self._settings.kind != "gain":
             ridge = self._settings.ridge
             solved = repair_projection(cross, moments, prior=solved, ridge=ridge)
         if isinstance(module, nn.Linear):
             return {f"{name}.weight": solved}
-        return {EXPERTS_DOWN: solved @ variant.mixer.experts.down_proj}
+        return {EXPERTS_DOWN: solved @ down_proj}
 
     def _projection_moments(self, variant: NemotronHBlock, name: str) -> tuple[Tensor, Tensor]:
         """``sum y z^T`` and ``sum z z^T`` of what is wanted and what the projection reads."""

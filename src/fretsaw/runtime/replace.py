@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fretsaw.core.shape import Block
 from fretsaw.core.variant import Variant
 from fretsaw.runtime.blocks import BlockView, run_block
 from fretsaw.solver.divergence import Divergence, Reference, reference_of
@@ -62,7 +63,7 @@ def replace_one(
         enter_block: Told before each block's variants are built, so that repairs can follow.
 
     Yields:
-        One result per variant, in the given order.
+        One result per variant, block by block in the order of `changes_first`.
     """
     batches = ids.split(batch_sequences)
     hidden = [view.embed(batch) for batch in batches]
@@ -70,16 +71,30 @@ def replace_one(
     unchanged = _score_unchanged(view, references, batches=batches)
     for block in range(view.num_blocks):
         enter_block(block)
-        todo = list(variants.get(block, ()))
-        same = [v for v in todo if v.apply(view.shape.blocks[block]) == view.shape.blocks[block]]
-        yield from (replace(unchanged, variant=variant) for variant in same)
-        todo = [v for v in todo if v not in same]
-        for start in range(0, len(todo), variants_per_pass):
-            group = todo[start : start + variants_per_pass]
-            yield from _score_group(
-                view, group, hidden=hidden, references=references, batches=batches, repair=repair
-            )
+        ordered = changes_first(view.shape.blocks[block], variants.get(block, ()))
+        for start in range(0, len(ordered), variants_per_pass):
+            one_pass = ordered[start : start + variants_per_pass]
+            group = [v for v in one_pass if _changes(v, view.shape.blocks[block])]
+            if group:
+                yield from _score_group(
+                    view,
+                    group,
+                    hidden=hidden,
+                    references=references,
+                    batches=batches,
+                    repair=repair,
+                )
+            yield from (replace(unchanged, variant=v) for v in one_pass if v not in group)
         hidden = [run_block(view.block(block), h) for h in hidden]
+
+
+def changes_first(block: Block, variants: Sequence[Variant]) -> list[Variant]:
+    """The variants in the order that passes are made of: those that change the block first."""
+    return sorted(variants, key=lambda v: not _changes(v, block))
+
+
+def _changes(variant: Variant, block: Block) -> bool:
+    return variant.apply(block) != block
 
 
 def _score_unchanged(

@@ -69,7 +69,7 @@ class Divergence:
         logits = final @ head.float().T
         normaliser = log_sum_exp(logits)
         expected = (reference.expected_row * (reference.final - final)).sum(-1)
-        labelled = logits[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        labelled = logits[:, :-1].gather(-1, ids[:, 1:, None].to(logits.device))[..., 0]
         self.sum_kl += (expected + normaliser - reference.normaliser).sum().item()
         self.sum_loss += (normaliser[:, :-1] - labelled).sum().item()
         self.num_tokens += ids.numel()

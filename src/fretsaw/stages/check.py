@@ -21,8 +21,9 @@ from fretsaw.stages.run import Run, text_digest
 from fretsaw.stages.text import calibration_ids, score_ids, train_ids, validation_ids
 from fretsaw.train.packing import load_tokenizer
 
-TRAINING_BYTES = 2 * 3 * 4
-"""Bytes a parameter that training keeps: two checkpoints of float32 weights and two moments."""
+TRAINING_BYTES = 3 * 12 + 2 * 4
+"""Bytes a parameter while healing: float32 weights and two moments in two checkpoints and in the
+one that is being written; the best weights, and those being written."""
 
 
 def check(run: Run) -> None:
@@ -88,6 +89,7 @@ def _check_round(
 
     `gone` collects blocks that may have been left out so far.
     """
+    _check_asked(settings)
     variants = variants_of(shape, original=original, settings=settings.library)
     gone |= {v.block for v in variants if v.is_none}
     sized = [v for v in variants if not v.is_none]
@@ -100,6 +102,27 @@ def _check_round(
     )
     solve(problem, time_limit_s=settings.search.time_limit_s)
     return _smallest(shape, sized)
+
+
+def _check_asked(settings: Round) -> None:
+    """Refuse a round that would cut nothing, or fit on text that is not there."""
+    library = settings.library
+    if not (library.moe.ffn or library.moe.top_k or library.mamba.state or library.none):
+        raise RecipeError(
+            "the library offers no smaller form of any block",
+            "give library.moe.ffn, library.moe.top_k, library.mamba.state or library.none",
+        )
+    if not settings.search.budget:
+        raise RecipeError(
+            "search.budget is empty, so nothing would be cut",
+            "give a budget, for example {params: 75%}",
+        )
+    if library.repair != "none" and library.repair_sequences > settings.calibrate.sequences:
+        raise RecipeError(
+            f"library.repair_sequences is {library.repair_sequences}, but calibrate.sequences only "
+            f"{settings.calibrate.sequences}",
+            "repairs are fitted on calibration text: raise calibrate.sequences, or lower the other",
+        )
 
 
 def _smallest(shape: ModelShape, variants: Sequence[Variant]) -> ModelShape:

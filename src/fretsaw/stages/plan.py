@@ -18,7 +18,7 @@ from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import Run, check_folder
 
 FORWARD_EFFICIENCY = 0.30
-"""Share of the matrix-multiply rate that a forward pass reaches (benchmarks/results/plan.json)."""
+"""Share of the matrix-multiply rate that a forward pass reaches."""
 
 CALIBRATE_PASSES = 2.0
 """A calibration token costs two forward passes: the model's, and the explicit one inside blocks."""

@@ -327,7 +327,9 @@ def check_folder(out: Path) -> None:
     Raises:
         RunError: it holds something else.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / MARKER).is_file():
+    ours = {".lock", MARKER + ".new"}
+    is_ours = out.is_dir() and all(p.name in ours for p in out.iterdir())
+    if out.exists() and not is_ours and not (out / MARKER).is_file():
         raise RunError(
             f"{out} is not empty and is no fretsaw run; nothing of yours is overwritten",
             "give --out a new folder",

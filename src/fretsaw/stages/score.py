@@ -11,7 +11,7 @@ from fretsaw.core.tables import ScoreKey, ScoreRow, append_row, read_rows
 from fretsaw.core.variant import Variant
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.repair import Repairer
-from fretsaw.runtime.replace import Replacement, replace_one
+from fretsaw.runtime.replace import Replacement, changes_first, replace_one
 from fretsaw.stages.library import read_library
 from fretsaw.stages.models import open_view, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
@@ -25,11 +25,14 @@ def _body(round_: RunRound, folder: Path) -> None:
     done = {(row.block, row.key) for row in read_rows(file)} if file.exists() else set()
     variants = read_library(round_.result("03-library"))
     size = round_.settings.score.variants_per_pass
-    todo = {b: list(_unfinished(vs, done, size=size)) for b, vs in variants.items()}
     total = sum(map(len, variants.values()))
     if len(done) == total:
         return
     view = open_view(round_)
+    todo = {
+        index: list(_unfinished(changes_first(view.shape.blocks[index], vs), done, size=size))
+        for index, vs in variants.items()
+    }
     repairs = _Repairs(view, round_)
     with round_.run.reporter.progress("variants", total) as advance:
         for replacement in replace_one(
@@ -51,7 +54,10 @@ def _body(round_: RunRound, folder: Path) -> None:
 def _unfinished(
     variants: Sequence[Variant], done: Container[ScoreKey], *, size: int
 ) -> Iterator[Variant]:
-    """Whole passes of which a row is missing: a variant scored beside others gives other bits."""
+    """Whole passes of which a row is missing: a variant scored beside others gives other bits.
+
+    The passes are those of `replace_one`, which runs changing variants only, in their order.
+    """
     for start in range(0, len(variants), size):
         one_pass = variants[start : start + size]
         if any((v.block, v.key) not in done for v in one_pass):

@@ -64,7 +64,7 @@ def _candidates(problem: Problem, settings: Search, *, seed: int) -> Sequence[Ch
     if settings.strategy == "uniform":
         return [uniform_choice(problem)]
     if settings.strategy == "random":
-        return random_choices(problem, count=1, seed=seed + 1)
+        return random_choices(problem, count=1, seed=seed + 1) or solve(problem)
     return solve(
         problem,
         n_best=settings.n_best,

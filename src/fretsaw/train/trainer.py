@@ -117,6 +117,7 @@ class DistillTrainer(Trainer):
             dataloader_pin_memory=False,
             remove_unused_columns=False,
         )
+        arguments._n_gpu = min(1, arguments.n_gpu)  # one device: no DataParallel around the student
         super().__init__(
             model=student,
             args=arguments,
