@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -27,10 +28,12 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fretsaw.recipe import resolve_recipe
 from fretsaw.stages import distill as distill_stage
-from fretsaw.stages.compress import compress
-from fretsaw.stages.run import run_stage
+from fretsaw.stages.compress import compress, run_one
+from fretsaw.stages.run import MANIFEST, STARTED, run_stage
+from fretsaw.stages.score import SCORES
 from fretsaw.train.journal import Journal, Tally
 from fretsaw.train.plan import DistillSettings
+from tests.flow.conftest import Finished
 from tests.flow.pico_run import QUIET, STAGES, Setting, contents
 
 pytestmark = pytest.mark.dist
@@ -202,3 +205,22 @@ def test_killed_by_the_clock_again_and_again(runs: Runs) -> None:
     assert runs.finish(out) == 0
 
     assert contents(out / "round-1") == contents(runs.whole / "round-1")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 6])
+def test_scoring_goes_on_in_the_middle_of_a_pass(
+    finished: Finished, tmp_path: Path, rows: int
+) -> None:
+    out = Path(shutil.copytree(finished.out, tmp_path / "run"))
+    whole = finished.out / "round-1" / "04-score" / SCORES
+    partial = out / "round-1" / "04-score.partial"
+    (out / "round-1" / "04-score").rename(partial)
+    manifest = json.loads((partial / MANIFEST).read_text())
+    (partial / MANIFEST).unlink()
+    (partial / STARTED).write_text(json.dumps(manifest["inputs"]))
+    lines = whole.read_bytes().splitlines(keepends=True)
+    (partial / SCORES).write_bytes(b"".join(lines[:rows]) + lines[rows][:40])
+
+    run_one("score", finished.setting.recipe, out=out, reporter=QUIET)
+
+    assert (out / "round-1" / "04-score" / SCORES).read_bytes() == whole.read_bytes()
