@@ -401,6 +401,16 @@ def test_an_output_folder_with_something_in_it_is_left_alone(
     assert contents(setting.out).keys() == {"thesis.tex"}
 
 
+def test_a_run_among_its_own_text_is_refused(setting: Setting, command: Command) -> None:
+    before = contents(setting.text)
+    for option in ((), ("--dry-run",)):
+        out = setting.text / "deep" / "run"
+        said = command("compress", setting.recipe_file, "--out", out, *option)
+        _is_refused(said)
+        assert "the files of the run would be read as text" in said.err
+    assert contents(setting.text) == before
+
+
 def test_a_run_that_another_process_works_in(setting: Setting, command: Command) -> None:
     command("rank", setting.recipe_file, "--out", setting.out)
     marker = (setting.out / "recipe.resolved.json").read_bytes()

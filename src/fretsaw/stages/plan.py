@@ -33,7 +33,7 @@ def plan_run(recipe: Recipe, *, out: Path) -> Plan:
     Raises:
         FretsawError: whatever would stop the run before its first weight is read.
     """
-    check_folder(out)
+    check_folder(out, text=Path(recipe.data.path))
     run = Run(out, recipe, Reporter(is_quiet=True))
     check(run)
     parent = Checkpoint(run.parent)

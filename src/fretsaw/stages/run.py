@@ -321,12 +321,17 @@ def digest(data: object) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def check_folder(out: Path) -> None:
-    """Check that a folder may hold a run: it is not there, or empty, or a run.
+def check_folder(out: Path, *, text: Path) -> None:
+    """Check that a folder may hold a run: it is not there, or empty, or a run, and apart from text.
 
     Raises:
-        RunError: it holds something else.
+        RunError: it holds something else, or lies where the text is read from.
     """
+    if out.resolve().is_relative_to(text.resolve()):
+        raise RunError(
+            f"{out} lies inside {text}: the files of the run would be read as text",
+            "give --out a folder outside of data.path",
+        )
     ours = {".lock", MARKER + ".new"}
     is_ours = out.is_dir() and all(p.name in ours for p in out.iterdir())
     if out.exists() and not is_ours and not (out / MARKER).is_file():
@@ -343,7 +348,7 @@ def open_run(recipe: Recipe, out: Path, *, reporter: Reporter) -> Iterator[Run]:
     Raises:
         RunError: the folder holds something else, or another process works in it.
     """
-    check_folder(out)
+    check_folder(out, text=Path(recipe.data.path))
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         try:
