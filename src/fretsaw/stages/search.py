@@ -28,6 +28,8 @@ from fretsaw.stages.text import calibration_ids, score_ids
 
 CHOICE = "choice.json"
 ADDITIVITY = "additivity.json"
+FEWEST_POINTS = 5
+"""A rank correlation of fewer points says nothing."""
 
 
 def problem_of(round_: RunRound) -> Problem:
@@ -114,7 +116,7 @@ def _additivity(
         {"kind": kind, "predicted": p, "measured": m}
         for kind, p, m in zip(kinds, predicted, measured, strict=True)
     ]
-    enough = len(set(predicted)) > 2  # noqa: PLR2004 - a correlation of two points says nothing
+    enough = len(set(predicted)) >= FEWEST_POINTS
     correlation = float(spearmanr(predicted, measured).statistic) if enough else None
     return {"rows": rows, "spearman": correlation}
 
