@@ -121,8 +121,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def spread(values: list[float]) -> str:
     """Mean and standard deviation over seeds."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.4f} ± {deviation:.4f}"
+    if len(values) == 1:
+        return f"{values[0]:.4f} (one seed)"
+    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
 
 
 if __name__ == "__main__":
