@@ -14,9 +14,6 @@ MIXERS: tuple[Mixer, ...] = ("mamba", "attention", "moe", "mlp", "none")
 MODEL_SCOPE = ("hidden", "state", "mamba_head", "mamba_dim", "group", "latent", "vocab")
 """Dimensions with one value for the whole network (for `state`: in every stock engine)."""
 
-SETTINGS = ("top_k", "window")
-"""Numbers of a block that are no axes of a tensor."""
-
 
 @dataclass(frozen=True)
 class Block:
@@ -104,8 +101,3 @@ def num_active_params(rows: Iterable[TensorAxes], block: Block) -> int:
     return sum(
         row.numel(active) if "expert" in row.name_dims else row.numel(block.sizes) for row in rows
     )
-
-
-def num_routed_params(rows: Iterable[TensorAxes], sizes: Mapping[str, int]) -> int:
-    """Elements of the routed experts: tensors named by expert."""
-    return sum(row.numel(sizes) for row in rows if "expert" in row.name_dims)
