@@ -57,7 +57,7 @@ CHILDREN: dict[str, dict[str, dict[str, float]]] = {
 """Whole children with uniform cuts, after the three rounds of arXiv 2607.04371, section 2.3."""
 
 DEFAULT_KINDS = ["none", "gain", "experts", "output", "both", "joint"]
-MODES = ["none", "local:both:0.1", "local:joint:0.1", "follow:joint:0.1", "mend:joint:0.1"]
+MODES = ["none:0", "both:0.3", "joint:0.3"]
 
 
 Library = tuple[dict[int, list[Variant]], dict[tuple[int, str], str]]
@@ -184,27 +184,20 @@ def print_table(results: list[Result], console: Console) -> None:
 def assemble(
     view: BlockView, values: Mapping[str, dict[str, int]], *, fit: Tensor, mode: str
 ) -> list[nn.Module]:
-    """The blocks of a child with the same cut in every block of a kind.
-
-    Modes are PLACE:KIND:RIDGE, or `none`. Places: `local`, each block repaired on what the parent's
-    block reads; `follow`, on what the child's block reads, against the full block; `mend`, there
-    too, against the parent's own stream.
-    """
-    where, kind, ridge = mode.split(":") if ":" in mode else ("local", "none", "1")
+    """The blocks of a child with the same cut in every block of a kind; mode is KIND:RIDGE."""
+    kind, ridge = mode.split(":")
     settings = RepairSettings(kind=cast("RepairKind", kind), ridge=float(ridge))
     blocks: list[nn.Module] = []
-    ours = parents = view.embed(fit)
+    hidden = view.embed(fit)
     for index, shape in enumerate(view.shape.blocks):
         module = view.block(index)
-        after = run_batches(module, parents)
+        after = run_batches(module, hidden)
         if shape.mixer in values:
             block = shape.with_values(values[shape.mixer])
-            reads = parents if where == "local" else ours
-            wanted = after if where == "mend" else None
-            repairer = Repairer(view, index, fit_hidden=reads, settings=settings, wanted=wanted)
+            repairer = Repairer(view, index, fit_hidden=hidden, settings=settings)
             module = view.variant(index, block=block, replaced=repairer.replaced(block))
         blocks.append(module)
-        ours, parents = run_batches(module, ours), after
+        hidden = after
     return blocks
 
 
@@ -260,15 +253,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("text", type=Path)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/repair.json"))
     parser.add_argument("--kinds", nargs="+", default=DEFAULT_KINDS)
-    parser.add_argument("--ridges", nargs="+", type=float, default=[1e-2])
+    parser.add_argument("--ridges", nargs="+", type=float, default=[0.1, 0.3])
     parser.add_argument("--sweeps", type=int, default=2)
     parser.add_argument("--fit-sequences", type=int, default=64)
     parser.add_argument("--judge-sequences", type=int, default=16)
     parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--granularity", type=int, default=4)
+    parser.add_argument("--granularity", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--stride", type=int, default=1, help="every n-th block of each kind")
-    parser.add_argument("--modes", nargs="*", default=MODES, help="none, or MODE:KIND:RIDGE")
+    parser.add_argument("--modes", nargs="*", default=MODES, help="KIND:RIDGE of whole children")
     return parser.parse_args()
 
 
@@ -284,22 +277,27 @@ def read_text(arguments: argparse.Namespace, split: Split, *, sequences: int, vo
     )
 
 
-def replace_one_results(
-    view: BlockView, arguments: argparse.Namespace, *, fit: Tensor, judge: Tensor, log: Console
-) -> tuple[list[Result], dict[str, float]]:
-    """Results of every kind and ridge, and the seconds that each took."""
-    cuts = library(view, granularity=arguments.granularity, stride=arguments.stride)
-    results: list[Result] = []
-    seconds: dict[str, float] = {}
-    for kind in arguments.kinds:
-        for ridge in arguments.ridges if kind not in ("none", "gain") else [0.0]:
-            started = time.monotonic()
-            settings = RepairSettings(kind=kind, ridge=ridge, sweeps=arguments.sweeps)
-            results += measure(view, settings, fit=fit, judge=judge, cuts=cuts)
-            print_table([r for r in results if (r.repair, r.ridge) == (kind, ridge)], log)
-            seconds[f"{kind} {ridge:g}"] = round(time.monotonic() - started, 1)
-            log.log(f"{kind} ridge {ridge:g}: {seconds[f'{kind} {ridge:g}']} s")
-    return results, seconds
+class Report:
+    """Every figure so far, written anew after each, so that a killed run keeps what it has."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._file: Path = arguments.out
+        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items()}
+        self._head = {"date": time.strftime("%Y-%m-%d"), "settings": settings}
+        self.results: list[Result] = []
+        self.children: list[Child] = []
+        self.cpu_s: dict[str, float] = {}
+
+    def write(self) -> None:
+        """Write the file."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        figures = {
+            "cpu_s": self.cpu_s,
+            "results": [asdict(r) for r in self.results],
+            "children": [asdict(c) for c in self.children],
+        }
+        text = json.dumps({**self._head, **figures}, indent=1)
+        self._file.write_text(text + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -313,24 +311,23 @@ def main() -> None:
     judge = read_text(arguments, "validation", sequences=arguments.judge_sequences, vocab=vocab)
     ranking = rank_units(view, collect_statistics(view, torch.split(fit, 8)), min_tokens=32)
     order_model(view, ranking.orders)
-    log, out = Console(stderr=True), Console(width=180)
-    results, seconds = replace_one_results(view, arguments, fit=fit, judge=judge, log=log)
-    print_table(results, out)
+    report, log, out = Report(arguments), Console(stderr=True), Console(width=200)
+    cuts = library(view, granularity=arguments.granularity, stride=arguments.stride)
+    for kind in arguments.kinds:
+        for ridge in arguments.ridges if kind not in ("none", "gain") else [0.0]:
+            started = time.process_time()
+            settings = RepairSettings(kind=kind, ridge=ridge, sweeps=arguments.sweeps)
+            report.results += measure(view, settings, fit=fit, judge=judge, cuts=cuts)
+            report.cpu_s[f"{kind} {ridge:g}"] = round(time.process_time() - started, 1)
+            report.write()
+            log.log(f"{kind} ridge {ridge:g}: {report.cpu_s[f'{kind} {ridge:g}']} CPU s")
+    print_table(report.results, out)
     granularity, modes = arguments.granularity, arguments.modes
-    children = []
     for child in assembled(view, modes, fit=fit, judge=judge, granularity=granularity):
+        report.children.append(child)
+        report.write()
         log.log(f"{child.cut}, {child.mode}: KL {child.kl:.5f}")
-        children.append(child)
-    print_children(children, out)
-    report = {
-        "date": time.strftime("%Y-%m-%d"),
-        "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items()},
-        "seconds": seconds,
-        "results": [asdict(r) for r in results],
-        "children": [asdict(c) for c in children],
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print_children(report.children, out)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,7 @@ def _solve(right: Tensor, moments: Tensor, *, ridge: float) -> Tensor:
     mean = float(moments.diagonal().mean())
     if mean <= 0:
         return torch.zeros_like(right)
-    damped = moments + ridge * mean * torch.eye(len(moments), dtype=moments.dtype)
+    damped = moments.clone()
+    damped.diagonal().add_(ridge * mean)
     solved: Tensor = torch.linalg.solve(damped, right, left=False)
     return solved

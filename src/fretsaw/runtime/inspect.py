@@ -129,13 +129,11 @@ class Projected(NamedTuple):
 
     Attributes:
         inputs: What it reads, (tokens, in).
-        outputs: What it gives, (tokens, hidden), or (tokens, latent) for an identity.
-        mixer: What the whole mixer gives, (tokens, hidden): `outputs` and, in MoE, shared experts.
+        outputs: What it gives, (tokens, hidden).
     """
 
     inputs: Tensor
     outputs: Tensor
-    mixer: Tensor
 
 
 def projected(block: NemotronHBlock, hidden: Tensor, *, name: str) -> Projected:
@@ -153,8 +151,8 @@ def projected(block: NemotronHBlock, hidden: Tensor, *, name: str) -> Projected:
 
     handle = block.get_submodule(name).register_forward_hook(keep)
     try:
-        mixed = block.mixer(mixer_input(block, hidden))
+        block.mixer(mixer_input(block, hidden))
     finally:
         handle.remove()
     inputs, outputs = seen
-    return Projected(inputs, outputs, mixed.flatten(0, -2))
+    return Projected(inputs, outputs)

@@ -53,13 +53,7 @@ class Repairer:
     """
 
     def __init__(
-        self,
-        view: BlockView,
-        index: int,
-        *,
-        fit_hidden: Tensor,
-        settings: RepairSettings,
-        wanted: Tensor | None = None,
+        self, view: BlockView, index: int, *, fit_hidden: Tensor, settings: RepairSettings
     ) -> None:
         """Prepare for block `index`.
 
@@ -68,17 +62,13 @@ class Repairer:
             index: Which block.
             fit_hidden: Input of the block on the fitting text, (sequences, tokens, hidden).
             settings: What to re-solve and how.
-            wanted: Block output to come near to, (sequences, tokens, hidden); by default what the
-                full block gives for `fit_hidden`. With the input of a child and the output of its
-                parent, the last projection also mends what earlier blocks lost.
         """
         self._view, self._index = view, index
         self._fit = torch.split(fit_hidden, settings.batch_sequences)
         self._settings = settings
         self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._latent: Tensor | None = None
-        self._wanted = torch.split(wanted, settings.batch_sequences) if wanted is not None else ()
-        self._changes: list[Tensor] = []
+        self._given: list[Tensor] = []
 
     @torch.no_grad()
     def replaced(self, block: Block) -> dict[str, Tensor]:
@@ -167,25 +157,13 @@ class Repairer:
 
     def _projection_moments(self, variant: NemotronHBlock, name: str) -> tuple[Tensor, Tensor]:
         """``sum y z^T`` and ``sum z z^T`` of what is wanted and what the projection reads."""
-        if not self._changes:
-            self._changes = list(self._wanted_changes())
+        if not self._given:
+            self._given = [projected(self._module(), h, name=name).outputs for h in self._fit]
         cross = moments = torch.zeros((), dtype=torch.float64)
-        for hidden, change in zip(self._fit, self._changes, strict=True):
-            found = projected(variant, hidden, name=name)
-            z = found.inputs.double()
-            y = change.double() - found.mixer.double() + found.outputs.double()
-            cross, moments = cross + y.T @ z, moments + z.T @ z
+        for hidden, given in zip(self._fit, self._given, strict=True):
+            z = projected(variant, hidden, name=name).inputs.double()
+            cross, moments = cross + given.double().T @ z, moments + z.T @ z
         return cross, moments
-
-    def _wanted_changes(self) -> Iterator[Tensor]:
-        """What the mixer should add to each token of the fitting text, (tokens, hidden)."""
-        if self._wanted:
-            for hidden, wanted in zip(self._fit, self._wanted, strict=True):
-                yield (wanted.float() - hidden.float()).flatten(0, 1)
-            return
-        block = self._module()
-        for hidden in self._fit:
-            yield block.mixer(mixer_input(block, hidden)).flatten(0, 1)
 
     def _module(self) -> NemotronHBlock:
         return self._view.block(self._index)

@@ -100,20 +100,3 @@ def test_mlp_takes_the_output_repair() -> None:
     block = view.shape.blocks[0].with_values({"ffn": 12})
     plain = error(view, 0, block=block, fit=fit, kind="none")
     assert error(view, 0, block=block, fit=fit, kind="both") < 0.9 * plain
-
-
-@torch.no_grad()
-def test_a_wanted_output_mends_what_earlier_blocks_lost() -> None:
-    """Reading a disturbed input, the block comes nearer to the parent's stream."""
-    view, fit = make(0, MOE)
-    wanted = run_block(view.block(MOE), fit)
-    disturbed = fit * 0.9
-    block = view.shape.blocks[MOE].with_values({"ffn": 16})
-
-    def distance(wanted_output: Tensor | None) -> float:
-        settings = RepairSettings(kind="both", min_tokens=4, batch_sequences=5)
-        repairs = Repairer(view, MOE, fit_hidden=disturbed, settings=settings, wanted=wanted_output)
-        variant = view.variant(MOE, block=block, replaced=repairs.replaced(block))
-        return float((run_block(variant, disturbed) - wanted).norm())
-
-    assert distance(wanted) < distance(None)
