@@ -1,0 +1,271 @@
+"""Hardware, workloads and parallel layouts as plain data, each number with its source."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from fretsaw.core.units import parse_count
+from fretsaw.errors import RecipeError, nearest
+
+THIS_MACHINE = "this-machine"
+"""Name of the machine that fretsaw runs on; its numbers are measured (`fretsaw.cost.measure`)."""
+
+NODE = re.compile(r"\s*(?:(\d+)\s*[xX×]\s*)?([A-Za-z][\w.-]*)\s*")
+LAYOUT = re.compile(r"(tp|dp|ep)(\d+)")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One accelerator, or one machine that serves from its CPU.
+
+    Attributes:
+        name: As users write it: H100, B200, this-machine.
+        memory_bytes: What a program can see.
+        memory_bytes_per_s: Bandwidth of that memory, by data sheet (or measured).
+        flops_per_s: Number format of the operands -> dense rate.
+        link_bytes_per_s: To its neighbours, in one direction.
+        board_power_w: Limit of the board.
+        idle_power_w: Powered and without work.
+        table: Folder of measured kernel times (`fretsaw.cost.lookup`), if there are any.
+        sources: Field -> where its number comes from.
+    """
+
+    name: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+    link_bytes_per_s: float = 0.0
+    board_power_w: float = 0.0
+    idle_power_w: float = 0.0
+    table: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what no hardware has."""
+        for name in ("memory_bytes", "memory_bytes_per_s"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise RecipeError(f"{self.name}: {name} is {value:g}", "give a number above 0")
+
+    def rate(self, number_format: str) -> float:
+        """Dense FLOP/s for operands of a format, or of the next wider one that it computes in."""
+        for wider in (*_widening(number_format),):
+            if wider in self.flops_per_s:
+                return self.flops_per_s[wider]
+        raise RecipeError(
+            f"{self.name} has no rate for {number_format}",
+            f"it computes in {', '.join(self.flops_per_s)}",
+        )
+
+
+def _widening(number_format: str) -> tuple[str, ...]:
+    order = ("nvfp4", "mxfp4", "fp8", "bf16", "fp16", "fp32")
+    start = order.index(number_format) if number_format in order else 0
+    return order[start:]
+
+
+@dataclass(frozen=True)
+class Node:
+    """Equal accelerators with fast links between them: ``8xB200``."""
+
+    hardware: Hardware
+    count: int = 1
+
+    def __str__(self) -> str:
+        """As users write it."""
+        return self.hardware.name if self.count == 1 else f"{self.count}x{self.hardware.name}"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What each request asks for.
+
+    Attributes:
+        input_tokens: Prompt.
+        output_tokens: Answer.
+        acceptance_length: Tokens that one decode step gives, above 1 with speculative decoding.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    acceptance_length: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a workload without work."""
+        if self.input_tokens < 1 or self.output_tokens < 1:
+            raise RecipeError(
+                f"workload {self.input_tokens}/{self.output_tokens} has no tokens",
+                'write input/output tokens, such as "8k/64k"',
+            )
+        if self.acceptance_length < 1:
+            raise RecipeError(
+                f"an acceptance length of {self.acceptance_length:g} is below 1",
+                "a decode step gives at least the one token of the model itself",
+            )
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens before the current one, averaged over the decode steps of a request."""
+        return self.input_tokens + self.output_tokens / 2
+
+    @property
+    def peak_context(self) -> int:
+        """Tokens at the end of a request: what memory must hold."""
+        return self.input_tokens + self.output_tokens
+
+    def __str__(self) -> str:
+        """As users write it."""
+        return f"{_tokens(self.input_tokens)}/{_tokens(self.output_tokens)}"
+
+
+def _tokens(count: int) -> str:
+    return f"{count // 1000}k" if count >= 1000 and count % 1000 == 0 else str(count)  # noqa: PLR2004
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one replica of a model lies on its GPUs; a node holds several replicas.
+
+    Attributes:
+        tp: GPUs over which each attention, Mamba and dense weight is split.
+        dp: Groups of `tp` GPUs, each with sequences of its own, that share the experts.
+        ep: GPUs over which whole experts are spread: 1 (experts are split by `tp`), or `tp * dp`.
+    """
+
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what no engine does."""
+        if min(self.tp, self.dp, self.ep) < 1:
+            raise RecipeError(f"layout {self} has a part below 1", 'write it like "tp2 ep2"')
+        if self.ep not in (1, self.tp * self.dp):
+            raise RecipeError(
+                f"layout {self}: experts are spread over {self.ep} GPUs, but a replica has "
+                f"{self.tp * self.dp}",
+                f"take ep1 or ep{self.tp * self.dp}",
+            )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.tp * self.dp
+
+    def __str__(self) -> str:
+        """As users write it: ``tp2 dp4 ep8``; parts that are 1 are left out."""
+        parts = [f"tp{self.tp}"]
+        parts += [f"dp{self.dp}"] if self.dp > 1 else []
+        parts += [f"ep{self.ep}"] if self.ep > 1 else []
+        return " ".join(parts)
+
+
+def parse_layout(text: str) -> Layout:
+    """A layout such as "tp2", "tp2 ep2" or "dp8 ep8".
+
+    Raises:
+        RecipeError: not a layout, or one that no engine does.
+    """
+    words = text.lower().replace(",", " ").split()
+    found = [LAYOUT.fullmatch(word) for word in words]
+    names = [match[1] for match in found if match]
+    if not words or not all(found) or len(set(names)) < len(names):
+        raise RecipeError(f"{text!r} is no layout", 'write it like "tp2", "tp2 ep2" or "dp8 ep8"')
+    return Layout(**{match[1]: int(match[2]) for match in found if match})
+
+
+def parse_workload(text: str) -> Workload:
+    """A workload such as "8k/64k": input and output tokens of each request; k is 1000.
+
+    Raises:
+        RecipeError: not a workload.
+    """
+    parts = str(text).split("/")
+    if len(parts) != 2:  # noqa: PLR2004
+        raise RecipeError(
+            f"{text!r} is no workload", 'write input/output tokens of a request, such as "8k/64k"'
+        )
+    return Workload(parse_count(parts[0]), parse_count(parts[1]))
+
+
+def parse_node(text: str) -> Node:
+    """A node such as "8xB200" or "H100".
+
+    Raises:
+        RecipeError: unknown hardware (the nearest names are given), or a count below 1.
+    """
+    match = NODE.fullmatch(str(text))
+    if match is None or (match[1] and int(match[1]) < 1):
+        raise RecipeError(f"{text!r} is no hardware", 'write it like "8xB200" or "H100"')
+    return Node(hardware_named(match[2]), int(match[1] or 1))
+
+
+def hardware_named(name: str) -> Hardware:
+    """Hardware from the tables in `fretsaw/data/hardware`.
+
+    Raises:
+        RecipeError: unknown name.
+    """
+    known = {key.lower(): key for key in hardware_names()}
+    key = known.get(name.lower())
+    if key is None:
+        guess = nearest(name.upper(), list(hardware_names()))
+        names = ", ".join(sorted({*hardware_names(), THIS_MACHINE}))
+        raise RecipeError(
+            f"unknown hardware {name!r}",
+            (f"did you mean {guess!r}? " if guess else "") + f"known: {names}",
+        )
+    return _load(key)
+
+
+@cache
+def hardware_names() -> tuple[str, ...]:
+    """Names of all hardware with a data sheet here."""
+    folder = resources.files("fretsaw") / "data" / "hardware"
+    names = [item.name for item in folder.iterdir() if item.name.endswith(".toml")]
+    return tuple(sorted(name.removesuffix(".toml") for name in names))
+
+
+@cache
+def _load(name: str) -> Hardware:
+    path = resources.files("fretsaw") / "data" / "hardware" / f"{name}.toml"
+    return read_hardware(tomllib.loads(path.read_text(encoding="utf-8")), name=name)
+
+
+def read_hardware(data: Mapping[str, Any], *, name: str) -> Hardware:
+    """Hardware from its TOML form, in which each field is ``{value = ..., source = "..."}``.
+
+    Raises:
+        RecipeError: unknown or missing field, a field without its source, or an unusable value.
+    """
+    known = {"memory_bytes", "memory_bytes_per_s", "flops_per_s", "link_bytes_per_s"}
+    known |= {"board_power_w", "idle_power_w", "table"}
+    for key in data:
+        if key not in known:
+            guess = nearest(key, known)
+            raise RecipeError(
+                f"{name}: unknown field {key!r}",
+                f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(known))}",
+            )
+        if not {"value", "source"} <= set(data[key]):
+            raise RecipeError(f"{name}: {key} has no value or no source", "give both")
+    for key in ("memory_bytes", "memory_bytes_per_s", "flops_per_s"):
+        if key not in data:
+            raise RecipeError(f"{name}: {key} is missing", "give its value and its source")
+    values = {key: entry["value"] for key, entry in data.items()}
+    return Hardware(name, **values, sources={key: entry["source"] for key, entry in data.items()})
+
+
+def with_memory(node: Node, *, memory_bytes: int) -> Node:
+    """The node with another memory size per accelerator.
+
+    Raises:
+        RecipeError: not above 0.
+    """
+    return replace(node, hardware=replace(node.hardware, memory_bytes=memory_bytes))
