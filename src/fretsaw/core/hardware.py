@@ -20,6 +20,17 @@ NODE = re.compile(r"\s*(?:(\d+)\s*[xX×]\s*)?([A-Za-z][\w.-]*)\s*")
 LAYOUT = re.compile(r"(tp|dp|ep)(\d+)")
 
 
+COMPUTED_IN = {
+    "nvfp4": ("nvfp4", "bf16", "fp32"),
+    "mxfp4": ("mxfp4", "nvfp4", "bf16", "fp32"),
+    "fp8": ("fp8", "bf16", "fp32"),
+    "bf16": ("bf16", "fp32"),
+    "fp16": ("fp16", "bf16", "fp32"),
+    "fp32": ("fp32",),
+}
+"""What a format is computed in, best first: without units of its own it is widened on the way."""
+
+
 @dataclass(frozen=True)
 class Hardware:
     """One accelerator, or one machine that serves from its CPU.
@@ -54,20 +65,18 @@ class Hardware:
                 raise RecipeError(f"{self.name}: {name} is {value:g}", "give a number above 0")
 
     def rate(self, number_format: str) -> float:
-        """Dense FLOP/s for operands of a format, or of the next wider one that it computes in."""
-        for wider in (*_widening(number_format),):
+        """Dense FLOP/s for operands of a format, widened where there are no units for it.
+
+        Raises:
+            RecipeError: no rate for it or anything wider.
+        """
+        for wider in COMPUTED_IN[number_format]:
             if wider in self.flops_per_s:
                 return self.flops_per_s[wider]
         raise RecipeError(
             f"{self.name} has no rate for {number_format}",
             f"it computes in {', '.join(self.flops_per_s)}",
         )
-
-
-def _widening(number_format: str) -> tuple[str, ...]:
-    order = ("nvfp4", "mxfp4", "fp8", "bf16", "fp16", "fp32")
-    start = order.index(number_format) if number_format in order else 0
-    return order[start:]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,14 @@ Source: NVFP4 (NVIDIA cuDNN, block scaling), OCP Microscaling Formats 1.0.
 FORMATS = tuple(SIXTEENTHS)
 
 
+def _known(name: str, known: tuple[str, ...], *, what: str) -> str:
+    if name in known:
+        return name
+    guess = nearest(name, known)
+    hint = f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}"
+    raise RecipeError(f"unknown {what} {name!r}", hint)
+
+
 @dataclass(frozen=True)
 class Precision:
     """Number formats of a deployment: of weights by kind, and of what requests keep.
@@ -139,11 +147,3 @@ def kind_of(tensor: TensorAxes, *, part: str) -> WeightKind:
 def num_bytes(numel: float, number_format: str) -> float:
     """Bytes of that many numbers, block scales included; whole for whole blocks."""
     return numel * SIXTEENTHS[number_format] / 16
-
-
-def _known(name: str, known: tuple[str, ...], *, what: str) -> str:
-    if name in known:
-        return name
-    guess = nearest(name, known)
-    hint = f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}"
-    raise RecipeError(f"unknown {what} {name!r}", hint)

@@ -6,9 +6,12 @@ them exactly. The prediction head (MTP) is in none of them: see `mtp_bytes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from fretsaw.core.hardware import Layout
+from fretsaw.core.precision import PRESETS, Precision, kind_of, num_bytes
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.families import Row, family_named
 
@@ -29,14 +32,11 @@ COSTS = {
 """Every cost by name, additive over blocks: each can be a budget."""
 
 Costs = dict[str, int]
-WeightFormat = Literal["bf16", "fp8", "nvfp4"]
-FORMATS: tuple[WeightFormat, ...] = ("bf16", "fp8", "nvfp4")
+FORMATS = ("bf16", "fp8", "nvfp4")
+"""Presets whose weight bytes are costs."""
 
-FP32, BF16, FP8 = 4, 2, 1
-"""Bytes of a number."""
-
-NVFP4_SIXTEENTHS = 9
-"""Sixteenths of a byte per NVFP4 weight: 4 bits, and one 8-bit scale per 16 weights."""
+CACHES = Precision("published", kv="fp8", state="fp32", conv_state="bf16")
+"""Formats of the caches in the costs by name."""
 
 
 def block_costs(rows: Iterable[Row], block: Block) -> Costs:
@@ -62,43 +62,108 @@ def block_costs(rows: Iterable[Row], block: Block) -> Costs:
             costs["moe_params"] += numel
             costs["active_routed_params"] += active
         for weight_format in FORMATS:
-            costs[f"bytes_{weight_format}"] += stored_bytes(row, weight_format)
+            costs[f"bytes_{weight_format}"] += stored_bytes(row, PRESETS[weight_format])
     costs["active_experts"] = top_k
-    return costs | _cache_costs(block)
+    return costs | cache_bytes(block, CACHES)
 
 
-def stored_bytes(row: Row, weight_format: WeightFormat) -> int:
-    """Bytes of a row's weights in a format; scales of whole tensors (8 bytes each) are left out.
+def stored_bytes(row: Row, precision: Precision, *, layout: Layout = Layout()) -> int:
+    """Bytes of a row's weights on one GPU; scales of whole tensors (8 bytes each) are left out.
 
-    Which weight takes which format is what the published checkpoints do; the part of a weight in
-    its block is read from its dimensions.
-
-    Source: NVIDIA-Nemotron-Labs-3-Puzzle-75B-A9B, its NVFP4 and FP8 files (arXiv:2607.04371, 2.4).
+    Args:
+        row: A line of the tensor table.
+        precision: Which kind of weight has which format.
+        layout: How the model lies on its GPUs; by default on one.
     """
-    numel = row.tensor.numel(row.sizes)
-    if row.tensor.dtype == "float32":
-        return numel * FP32
-    if row.part != "block" or weight_format == "bf16":
-        return numel * BF16
-    if "expert" in row.tensor.name_dims:
-        return -(-numel * NVFP4_SIXTEENTHS // 16) if weight_format == "nvfp4" else numel * FP8
-    is_mamba_projection = row.tensor.has("mamba_head") and row.tensor.has("hidden")
-    return numel * (FP8 if is_mamba_projection or row.tensor.has("shared_ffn") else BF16)
+    numel = row.tensor.numel(_gpu_sizes(row, layout))
+    is_exact = row.tensor.dtype == "float32"
+    kind = kind_of(row.tensor, part=row.part)
+    return math.ceil(num_bytes(numel, "fp32" if is_exact else precision.format_of(kind)))
 
 
-def _cache_costs(block: Block) -> Costs:
-    """KV from attention alone, state from Mamba alone, each in its own dtype."""
-    s = block.sizes
+SPLIT = ("kv_head", "mamba_head", "group", "ffn", "shared_ffn", "vocab")
+"""Dimensions that tensor parallelism splits; with fewer KV heads than GPUs each keeps a copy."""
+
+
+def _gpu_sizes(row: Row, layout: Layout) -> Mapping[str, int]:
+    """Sizes of a row on one GPU, rounded up."""
+    sizes, tp = dict(row.sizes), layout.tp
+    if layout.ep > 1 and "expert" in row.tensor.name_dims:
+        return sizes | {"expert": -(-sizes["expert"] // layout.ep)}
+    if "q_per_kv" in sizes:
+        heads = sizes["kv_head"] * sizes["q_per_kv"]
+        sizes["q_per_kv"] = -(-heads // tp) // max(1, sizes["kv_head"] // tp)
+    return sizes | {dim: -(-sizes[dim] // tp) for dim in SPLIT if dim in sizes}
+
+
+def cache_bytes(block: Block, precision: Precision, *, layout: Layout = Layout()) -> Costs:
+    """What a sequence keeps of a block on one GPU: KV per token, SSM state and conv state.
+
+    KV comes from attention alone, state from Mamba alone, each in its own format.
+
+    Returns:
+        ``kv_bytes_per_token``, ``state_bytes`` and ``conv_state_bytes``, where the block has them.
+    """
+    s, tp = block.sizes, layout.tp
     if block.mixer == "attention":
-        return {"kv_bytes_per_token": 2 * s["kv_head"] * s["head_dim"] * FP8}
+        heads = -(-s["kv_head"] // tp)
+        return {"kv_bytes_per_token": round(num_bytes(2 * heads * s["head_dim"], precision.kv))}
     if block.mixer == "mamba":
-        inner = s["mamba_head"] * s["mamba_dim"]
-        channels = inner + 2 * s["group"] * s["state"]
+        inner = -(-s["mamba_head"] // tp) * s["mamba_dim"]
+        channels = inner + 2 * -(-s["group"] // tp) * s["state"]
         return {
-            "state_bytes": inner * s["state"] * FP32,
-            "conv_state_bytes": channels * (s["kernel"] - 1) * BF16,
+            "state_bytes": round(num_bytes(inner * s["state"], precision.state)),
+            "conv_state_bytes": round(
+                num_bytes(channels * (s["kernel"] - 1), precision.conv_state)
+            ),
         }
     return {}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a model, or a part of one, takes of one GPU's memory.
+
+    Attributes:
+        weights_bytes: Weights, once.
+        kv_bytes_per_token: KV cache of one token of one sequence.
+        state_bytes: SSM state and conv state of one sequence.
+    """
+
+    weights_bytes: int = 0
+    kv_bytes_per_token: int = 0
+    state_bytes: int = 0
+
+    def __add__(self, other: Footprint) -> Footprint:
+        """Both together."""
+        return Footprint(
+            self.weights_bytes + other.weights_bytes,
+            self.kv_bytes_per_token + other.kv_bytes_per_token,
+            self.state_bytes + other.state_bytes,
+        )
+
+    def sequence_bytes(self, context: float) -> float:
+        """Of one sequence with that many tokens."""
+        return self.kv_bytes_per_token * context + self.state_bytes
+
+
+def footprints(
+    shape: ModelShape, precision: Precision, *, layout: Layout = Layout()
+) -> tuple[list[Footprint], Footprint]:
+    """What each block takes of one GPU, and what is no block (embedding, last norm, head)."""
+    weights = [0] * shape.num_blocks
+    fixed = 0
+    for row in family_named(shape.family).rows(shape):
+        if row.part == "block" and row.block is not None:
+            weights[row.block] += stored_bytes(row, precision, layout=layout)
+        elif row.part != "mtp":
+            fixed += stored_bytes(row, precision, layout=layout)
+    blocks = []
+    for block, size in zip(shape.blocks, weights, strict=True):
+        cache = cache_bytes(block, precision, layout=layout)
+        state = cache.get("state_bytes", 0) + cache.get("conv_state_bytes", 0)
+        blocks.append(Footprint(size, cache.get("kv_bytes_per_token", 0), state))
+    return blocks, Footprint(fixed)
 
 
 def costs_by_block(shape: ModelShape) -> list[Costs]:
@@ -121,14 +186,14 @@ def fixed_costs(shape: ModelShape) -> Costs:
         costs["active_params"] += numel
         costs["trunk_params"] += numel if row.part == "norm" else 0
         for weight_format in FORMATS:
-            costs[f"bytes_{weight_format}"] += stored_bytes(row, weight_format)
+            costs[f"bytes_{weight_format}"] += stored_bytes(row, PRESETS[weight_format])
     return costs
 
 
 def mtp_bytes(shape: ModelShape) -> int:
     """Bytes of the multi-token-prediction head, which stays in BF16 in every format."""
     rows = family_named(shape.family).rows(shape)
-    return sum(stored_bytes(row, "bf16") for row in rows if row.part == "mtp")
+    return sum(stored_bytes(row, PRESETS["bf16"]) for row in rows if row.part == "mtp")
 
 
 def model_costs(shape: ModelShape) -> Costs:
