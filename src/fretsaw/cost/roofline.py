@@ -1,0 +1,106 @@
+"""Seconds of a kernel from physics: bytes over bandwidth, FLOPs over rate, and a least duration.
+
+    seconds = max(kernel_s, latency + max(bytes / (bandwidth * eff), flops / (rate * eff)))
+
+Few constants, each with a meaning, per hardware and engine (`fretsaw/data/constants`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from fretsaw.core.hardware import Hardware
+from fretsaw.cost.kernels import Kernel, Timing
+
+PROVIDER = "roofline"
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What an engine reaches on a hardware.
+
+    Attributes:
+        memory_efficiency: Share of the bandwidth that kernels reach.
+        compute_efficiency: Share of the dense rate that large products reach.
+        state_efficiency: Share of the bandwidth that the recurrence's update reaches.
+        scan_efficiency: Share of the dense rate that the chunked scan reaches.
+        kernel_s: Least time from one kernel's start to the next one's, in a captured graph.
+        experts_s: The same for the kernels around the experts' products: sort, gather, activate,
+            scatter.
+        pair_s: Of each (token, expert) pair on the way to its expert and back.
+        link_efficiency: Share of a link's bandwidth that a collective reaches.
+        link_s: Latency of a collective.
+        host_s: Of a step outside its kernels: scheduling, sampling, output.
+    """
+
+    memory_efficiency: float = 0.85
+    compute_efficiency: float = 0.6
+    state_efficiency: float = 0.7
+    scan_efficiency: float = 0.2
+    kernel_s: float = 2.5e-6
+    experts_s: float = 15e-6
+    pair_s: float = 5e-9
+    link_efficiency: float = 0.6
+    link_s: float = 8e-6
+    host_s: float = 2e-3
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of all constants."""
+        return tuple(f.name for f in fields(cls))
+
+
+@dataclass(frozen=True)
+class RooflineTimer:
+    """Times kernels on a hardware by its data sheet and an engine's constants."""
+
+    hardware: Hardware
+    constants: Constants = Constants()
+
+    def time(self, kernel: Kernel) -> Timing:
+        """Seconds of a kernel, and what bounds it."""
+        if kernel.operation in {"all_reduce", "all_to_all"}:
+            return self._link(kernel)
+        c = self.constants
+        bandwidth = self.hardware.memory_bytes_per_s
+        if kernel.operation == "state_update":
+            bandwidth *= c.state_efficiency
+        else:
+            bandwidth *= c.memory_efficiency
+        share = c.scan_efficiency if kernel.operation == "scan" else c.compute_efficiency
+        compute_s = kernel.flops / (self._rate(kernel) * share)
+        memory_s = kernel.bytes / bandwidth
+        seconds = max(memory_s, compute_s)
+        bound = "compute" if compute_s > memory_s else _memory_bound(kernel)
+        least = c.kernel_s * kernel.launches
+        if kernel.operation == "experts":
+            pairs = kernel.sizes["tokens"] * kernel.sizes["top_k"]
+            pairs *= kernel.sizes["expert"] / kernel.sizes["experts"]
+            seconds += c.experts_s + c.pair_s * pairs
+            bound = bound if seconds < 2 * max(memory_s, compute_s) else "launch"
+        if seconds < least:
+            return Timing(least, "launch", PROVIDER)
+        return Timing(seconds, bound, PROVIDER)
+
+    def _rate(self, kernel: Kernel) -> float:
+        """Products run on matrix units, attention's in BF16; the rest is FP32 arithmetic."""
+        if kernel.operation in {"gemm", "experts", "scan"}:
+            return self.hardware.rate(kernel.number_format)
+        is_attention = kernel.operation in {"attention", "prefill_attention"}
+        return self.hardware.rate("bf16" if is_attention else "fp32")
+
+    def _link(self, kernel: Kernel) -> Timing:
+        """A ring or tree over the links: each GPU sends 2 (g-1)/g of a sum, (g-1)/g of a swap."""
+        gpus = kernel.sizes["gpus"]
+        ways = 2.0 if kernel.operation == "all_reduce" else 1.0
+        moved = ways * (gpus - 1) / gpus * kernel.sizes["bytes"]
+        c = self.constants
+        rate = self.hardware.link_bytes_per_s * c.link_efficiency
+        seconds = c.link_s + (moved / rate if rate else float("inf"))
+        return Timing(seconds, "link", PROVIDER)
+
+
+def _memory_bound(kernel: Kernel) -> str:
+    if kernel.cache_bytes > kernel.weight_bytes:
+        return "state" if kernel.operation in {"state_update", "scan", "conv"} else "KV"
+    return "weights" if kernel.weight_bytes > kernel.activation_bytes else "activations"
