@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -96,9 +96,7 @@ def plan_child(parent: Checkpoint, choice: Choice) -> Iterator[Origin]:
     """The origin of every tensor of the child, in file order: known before a weight is read."""
     shape = choice.child_shape(parent.shape)
     config = parent.family.write_config(shape, parent.config)
-    kept = [v.block for v in choice.variants if not v.is_none]
-    sources = iter(row for row in parent.rows if row.part != "block" or row.block in kept)
-    for row, source in zip(parent.family.rows(shape), sources, strict=True):
+    for row, source in zip(parent.family.rows(shape), _sources(parent, choice), strict=True):
         names = zip(row.names(), source.names(), strict=False)
         for (name, bound), (source_name, _) in names:
             target = Planned(
@@ -107,6 +105,16 @@ def plan_child(parent: Checkpoint, choice: Choice) -> Iterator[Origin]:
                 row.tensor.shape(row.sizes),
             )
             yield Origin(target, source_name, source, bound, row.sizes)
+
+
+def _sources(parent: Checkpoint, choice: Choice) -> Iterator[Row]:
+    """The parent's row behind each row of the child; behind a tied head it is the embedding's."""
+    gone = {v.block for v in choice.variants if v.is_none}
+    for row in parent.family.rows(replace(parent.shape, is_tied=False)):
+        if row.part == "block" and row.block in gone:
+            continue
+        is_tied_head = row.part == "head" and parent.shape.is_tied
+        yield next(r for r in parent.rows if r.part == "embedding") if is_tied_head else row
 
 
 def cut(parent: Checkpoint, origin: Origin, *, orders: Mapping[str, Tensor]) -> Tensor:

@@ -65,13 +65,17 @@ class Choice:
     gap: float = 0.0
 
     def child_shape(self, parent: ModelShape) -> ModelShape:
-        """Shape of the child; blocks that are gone are left out."""
+        """Shape of the child: blocks that are gone are left out, and its head is its own.
+
+        transformers does not tie the head of `nemotron_h` whatever the config says: a child that
+        relied on it would open there with a random one.
+        """
         blocks = [v.apply(parent.blocks[v.block]) for v in self.variants]
         kept = [b for b in blocks if b.mixer != "none"]
         states = {b.sizes["state"] for b in kept if b.mixer == "mamba"}
         sizes = {d: n for d, n in parent.sizes.items() if d != "state"}
         sizes |= {"state": max(states)} if states else {}
-        return ModelShape(parent.family, sizes, tuple(kept), parent.mtp, parent.is_tied)
+        return ModelShape(parent.family, sizes, tuple(kept), parent.mtp)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads back."""

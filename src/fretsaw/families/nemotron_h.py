@@ -57,6 +57,22 @@ MUST_BE = {
 STRICTLY_PER_BLOCK = ("moe_intermediate_size", "num_experts_per_tok")
 """Keys left out of the global config when blocks differ, as the published model does."""
 
+GLOBAL_DEFAULTS: dict[Mixer, dict[str, Any]] = {
+    "moe": {
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
+        "moe_latent_size": None,
+    },
+    "mamba": {"chunk_size": 128, "mamba_ssm_cache_dtype": "float32"},
+}
+"""Keys that transformers fills in, but llama.cpp's converter or TensorRT-LLM looks up in the file.
+
+Source: defaults of NemotronHConfig, transformers 5.24.
+"""
+
 NEVER_WRITTEN = ("hidden_act", "per_layer_config", "quantization_config", "_name_or_path")
 MTP_KEYS = ("mtp_layers_block_type", "mtp_hybrid_override_pattern", "mtp_block_configs")
 
@@ -257,13 +273,16 @@ def write_config(shape: ModelShape, parent: Config) -> dict[str, Any]:
         config.pop(key, None)
     config["layers_block_type"] = [block.mixer for block in shape.blocks]
     config["num_hidden_layers"] = shape.num_blocks
+    config["tie_word_embeddings"] = shape.is_tied
     if "state" in shape.sizes:
         config["ssm_state_size"] = shape.sizes["state"]
     groups = {b.sizes["group"] for b in shape.blocks if b.mixer == "mamba"}
     if groups:
         config["n_groups"] = config["mamba_n_groups"] = groups.pop()
     config.setdefault("layer_norm_epsilon", config.get("rms_norm_eps", 1e-5))
-    config.setdefault("mamba_ssm_cache_dtype", "float32")
+    for mixer, defaults in GLOBAL_DEFAULTS.items():
+        if shape.indices(mixer):
+            config |= {key: value for key, value in defaults.items() if key not in config}
     _write_mtp(config, shape)
     if _is_uniform(shape):
         return _write_uniform(config, shape)
@@ -320,14 +339,17 @@ def _write_puzzle(config: dict[str, Any], shape: ModelShape) -> dict[str, Any]:
     for key in STRICTLY_PER_BLOCK:
         config.pop(key, None)
     for key in set(MOE_KEYS.values()) - set(STRICTLY_PER_BLOCK):
-        values = [e[key] for e in config["block_configs"] if key in e]
+        values = [e[key] for e in config["block_configs"] if e.get(key) is not None]
         config |= {key: max(values)} if values else {}
     return config
 
 
 def _entry(block: Block) -> dict[str, Any]:
     """One entry of `block_configs`; for MoE all five keys, which some engine each needs."""
-    return {"block_type": block.mixer} | ({} if block.mixer == "mamba" else layer_values(block))
+    if block.mixer == "mamba":
+        return {"block_type": block.mixer}
+    no_latent = {"moe_latent_size": None} if block.mixer == "moe" else {}
+    return {"block_type": block.mixer} | no_latent | layer_values(block)
 
 
 def layer_values(block: Block) -> dict[str, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
 
@@ -96,8 +96,8 @@ class Problem:
 
     @cached_property
     def fixed(self) -> Costs:
-        """Costs of what is no block."""
-        return fixed_costs(self.shape)
+        """Costs of what is no block, the child's own head included."""
+        return fixed_costs(replace(self.shape, is_tied=False))
 
     def limit(self, budget: Budget) -> Limit:
         """A budget as a bound on the summed costs of the blocks."""

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from fretsaw.checkpoint.assets import copy_assets
 from fretsaw.checkpoint.child import plan_child, write_child
@@ -90,6 +92,29 @@ def test_first_units_in_the_given_order_are_kept(parent: Checkpoint, tmp_path: P
     assert child.shape.sizes["state"] == 12
     assert child.shape.blocks[1].settings == {"top_k": 1}
     assert (child.folder / "modeling_nemotron_h_puzzle.py").is_file()
+
+
+@pytest.mark.parametrize("values", [{}, {1: {"ffn": 24}}], ids=["plain", "unequal"])
+def test_a_child_of_a_tied_parent_has_a_head_of_its_own_in_every_engine(
+    tmp_path: Path, values: Mapping[int, Mapping[str, int] | None]
+) -> None:
+    model = write_pico_checkpoint(tmp_path / "parent", seed=2, tie_word_embeddings=True)
+    tensors = load_file(tmp_path / "parent" / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "parent" / "model.safetensors")
+    parent = Checkpoint(tmp_path / "parent")
+    assert "lm_head.weight" not in parent.stored
+
+    child = _write(parent, _choice(parent, values), tmp_path / "child", {})
+
+    embeddings = model.model.embeddings.weight.detach().bfloat16()
+    assert torch.equal(child.read("lm_head.weight"), embeddings)
+    assert child.config["tie_word_embeddings"] is False
+    opened, info = AutoModelForCausalLM.from_pretrained(
+        child.folder, trust_remote_code=True, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert torch.equal(opened.lm_head.weight, embeddings)
 
 
 def test_a_block_that_is_gone_takes_its_tensors_along(parent: Checkpoint, tmp_path: Path) -> None:

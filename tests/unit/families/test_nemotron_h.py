@@ -265,6 +265,22 @@ def test_unequal_blocks_have_what_some_engine_needs(puzzle: dict[str, Any]) -> N
     assert (moe["moe_intermediate_size"], moe["num_experts_per_tok"]) == (2688, 22)
 
 
+def test_what_engines_look_up_in_the_file_is_written_where_the_parent_relied_on_defaults() -> None:
+    parent = pico_config(moe_latent_size=None)
+    looked_up = ("n_shared_experts", "n_group", "topk_group", "norm_topk_prob", "chunk_size")
+    for key in (*looked_up, "routed_scaling_factor", "moe_latent_size"):
+        del parent[key]
+    shape = read_config(parent)
+    for child in (shape, _cut(shape, ffn=16)):
+        written = write_config(child, parent)
+        assert [written[key] for key in looked_up] == [1, 1, 1, True, 128]
+        assert written["routed_scaling_factor"] == 1.0
+        assert written["moe_latent_size"] is None
+        assert read_config(written) == child
+    for entry in write_config(_cut(shape, ffn=16), parent)["block_configs"]:
+        assert entry["block_type"] != "moe" or set(entry) - {"block_type"} == PER_BLOCK_KEYS
+
+
 def test_unequal_blocks_have_nothing_that_some_engine_trips_over(puzzle: dict[str, Any]) -> None:
     text = json.dumps(puzzle, allow_nan=False)
     assert "full_attention" not in text

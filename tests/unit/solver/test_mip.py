@@ -63,6 +63,15 @@ def test_without_a_budget_nothing_is_cut() -> None:
     assert choice.child_shape(problem.shape).blocks == problem.shape.blocks
 
 
+def test_the_head_that_a_child_of_a_tied_parent_gets_is_paid_for() -> None:
+    shape = hybrid_shape("ME*", tie_word_embeddings=True)
+    (choice,) = solve(problem_of(shape, score=lost, ffn=FFN))
+    assert choice.costs == model_costs(choice.child_shape(shape))
+    assert choice.costs["params"] - model_costs(shape)["params"] == math.prod(
+        shape.sizes[dim] for dim in ("vocab", "hidden")
+    )
+
+
 def test_the_least_important_blocks_give_way_first() -> None:
     budget = {"moe_params": "67%", "active_experts": "75%"}
     shape = hybrid_shape("EEE*")
