@@ -83,6 +83,11 @@ def format_seconds(seconds: float) -> str:
     return "{} h {:02d} min".format(*divmod(round(seconds / MINUTE_S), HOUR_S // MINUTE_S))
 
 
+def format_latency(seconds: float) -> str:
+    """A short time in three significant figures: 640 ns, 12.3 us, 9.85 ms, 1.2 s."""
+    return _format(seconds * 1e9, (" ns", " us", " ms", " s"), base=1000)
+
+
 def _format(value: float, units: tuple[str, ...], *, base: int) -> str:
     step = 0
     while abs(value) >= base - 0.5 and step < len(units) - 1:

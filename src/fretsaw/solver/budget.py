@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from fretsaw.core.units import format_bytes, format_count, parse_bytes, parse_count, parse_fraction
+from fretsaw.core.tables import ScoreKey
+from fretsaw.core.units import (
+    format_bytes,
+    format_count,
+    format_latency,
+    parse_bytes,
+    parse_count,
+    parse_fraction,
+)
 from fretsaw.cost.memory import COSTS
 from fretsaw.errors import InfeasibleError, RecipeError, nearest
 
@@ -16,11 +24,26 @@ Least = Callable[[str, Sequence["Budget"]], int | None]
 
 
 @dataclass(frozen=True)
+class PricedCost:
+    """A cost that the tensor table does not give: what somebody has priced for every variant.
+
+    Attributes:
+        name: Begins with what is counted and its unit, as ``token_ns (8xB200 tp2)``.
+        fixed: Of what is no block.
+        of_variant: (block, variant key) -> cost, in whole numbers so that sums are exact.
+    """
+
+    name: str
+    fixed: int
+    of_variant: Mapping[ScoreKey, int]
+
+
+@dataclass(frozen=True)
 class Budget:
     """A whole-model cost must not exceed a limit.
 
     Attributes:
-        cost: Name of the cost (`fretsaw.cost.memory.COSTS`).
+        cost: Name of the cost (`fretsaw.cost.memory.COSTS`, or of a `PricedCost`).
         limit: In the cost's own unit.
         text: As the recipe has it.
     """
@@ -117,5 +140,9 @@ def _explain_conflict(budgets: Sequence[Budget], *, least: Least) -> InfeasibleE
 
 def _show(cost: str, value: int) -> str:
     """A value in full, so that what is printed can be met, and rounded."""
-    rounded = format_bytes(value) if "bytes" in cost else format_count(value)
+    rounded = format_count(value)
+    if "bytes" in cost:
+        rounded = format_bytes(value)
+    elif "_ns" in cost:
+        rounded = format_latency(value / 1e9)
     return f"{value:,} ({rounded})" if rounded != str(value) else rounded

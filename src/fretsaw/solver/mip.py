@@ -23,9 +23,9 @@ import numpy as np
 from fretsaw.core.shape import MODEL_SCOPE, Mixer, ModelShape
 from fretsaw.core.tables import ScoreKey
 from fretsaw.core.variant import Choice, Variant
-from fretsaw.cost.memory import Costs, add_costs, costs_by_block, fixed_costs
+from fretsaw.cost.memory import Costs, costs_by_block, fixed_costs
 from fretsaw.errors import InfeasibleError, RunError
-from fretsaw.solver.budget import Budget, explain_infeasible
+from fretsaw.solver.budget import Budget, PricedCost, explain_infeasible
 from fretsaw.solver.program import Answer, Floats, Limit, Program
 
 RANDOM_GAP = 0.02
@@ -44,12 +44,14 @@ class Problem:
         variants: Block -> its variants.
         scores: (block, variant key) -> score; smaller = better.
         budgets: Upper bounds on whole-model costs.
+        priced: Costs beside those that follow from the tensor table.
     """
 
     shape: ModelShape
     variants: Mapping[int, Sequence[Variant]]
     scores: Mapping[ScoreKey, float]
     budgets: Sequence[Budget]
+    priced: Sequence[PricedCost] = ()
 
     @cached_property
     def usable(self) -> list[Variant]:
@@ -92,12 +94,16 @@ class Problem:
         distinct = dict(zip(keys, blocks, strict=True))
         costs = costs_by_block(self.shape.with_blocks(distinct.values()))
         by_key = dict(zip(distinct, costs, strict=True))
-        return [by_key[key] for key in keys]
+        return [
+            by_key[key] | {p.name: p.of_variant[v.block, v.key] for p in self.priced}
+            for key, v in zip(keys, self.usable, strict=True)
+        ]
 
     @cached_property
     def fixed(self) -> Costs:
         """Costs of what is no block, the child's own head included."""
-        return fixed_costs(replace(self.shape, is_tied=False))
+        fixed = fixed_costs(replace(self.shape, is_tied=False))
+        return fixed | {p.name: p.fixed for p in self.priced}
 
     def limit(self, budget: Budget) -> Limit:
         """A budget as a bound on the summed costs of the blocks."""
@@ -106,7 +112,7 @@ class Problem:
 
     def choice(self, picked: Sequence[int], *, status: str, gap: float = 0.0) -> Choice:
         """The choice of these usable variants, its score and costs summed anew."""
-        costs = add_costs([self.fixed, *(self.costs[i] for i in picked)])
+        costs = {n: own + sum(self.costs[i][n] for i in picked) for n, own in self.fixed.items()}
         score = math.fsum(self.score_vector[i] for i in picked)
         return Choice(tuple(self.usable[i] for i in picked), score, costs, status, gap)
 
@@ -155,6 +161,14 @@ def solve(
     if not found:
         raise _infeasible(problem)
     return found
+
+
+def cheapest(problem: Problem, *, cost: str) -> Choice | None:
+    """The choice with the least of a cost within the budgets; None if nothing meets them."""
+    weights = np.array([costs[cost] for costs in problem.costs], dtype=float)
+    limits = [problem.limit(b) for b in problem.budgets]
+    answer = _program(problem).minimise(weights, limits=limits)
+    return problem.choice(answer.picked, status=answer.status) if answer.picked else None
 
 
 def random_choices(problem: Problem, *, count: int, seed: int) -> list[Choice]:
@@ -247,14 +261,9 @@ def _choice(problem: Problem, answer: Answer) -> Choice:
 
 
 def _infeasible(problem: Problem) -> InfeasibleError:
-    program = _program(problem)
-
     def least(cost: str, others: Sequence[Budget]) -> int | None:
-        weights = np.array([costs[cost] for costs in problem.costs], dtype=float)
-        answer = program.minimise(weights, limits=[problem.limit(b) for b in others])
-        if not answer.picked:
-            return None
-        return problem.fixed[cost] + sum(problem.costs[i][cost] for i in answer.picked)
+        choice = cheapest(replace(problem, budgets=others), cost=cost)
+        return None if choice is None else int(choice.costs[cost])
 
     error = explain_infeasible(problem.budgets, least=least)
     if problem.dropped:

@@ -5,6 +5,7 @@ import pytest
 from fretsaw.core.units import (
     format_bytes,
     format_count,
+    format_latency,
     format_seconds,
     parse_bytes,
     parse_count,
@@ -128,6 +129,21 @@ def test_format_count(count: float, text: str) -> None:
 )
 def test_format_bytes(num_bytes: float, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ns"),
+        (640e-9, "640 ns"),
+        (12.34e-6, "12.3 us"),
+        (9.85e-3, "9.85 ms"),
+        (0.9999, "1 s"),
+        (120, "120 s"),
+    ],
+)
+def test_format_latency(seconds: float, text: str) -> None:
+    assert format_latency(seconds) == text
 
 
 @pytest.mark.parametrize(
