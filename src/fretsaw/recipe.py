@@ -11,11 +11,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fretsaw.core.engines import common_granularity, engine_named
+from fretsaw.core.precision import preset
 from fretsaw.errors import RecipeError, nearest
 
 Positive = Annotated[int, Field(gt=0)]
@@ -82,10 +84,10 @@ class MambaGrid(Section):
 
 
 class Granularity(Section):
-    """Sizes are multiples of these."""
+    """Sizes are multiples of these; what is not given follows from the engines."""
 
-    ffn: Positive = 128
-    state: Positive = 32
+    ffn: Positive | None = None
+    state: Positive | None = None
 
 
 class Library(Section):
@@ -94,9 +96,20 @@ class Library(Section):
     moe: MoeGrid = MoeGrid()
     mamba: MambaGrid = MambaGrid()
     none: tuple[Literal["mamba", "attention", "moe", "mlp"], ...] = ()
+    engines: tuple[str, ...] = ("vllm", "transformers")
+    precision: str = "bf16"
     granularity: Granularity = Granularity()
     repair: Repair = "both"
     repair_sequences: Positive = 32
+
+    @model_validator(mode="after")
+    def _granularity_of_engines(self) -> Self:
+        """Check the names, and fill in the granularity, so that a resolved recipe shows it."""
+        preset(self.precision)
+        engines = [engine_named(name) for name in self.engines]
+        steps = {dim: n or common_granularity(dim, engines) for dim, n in self.granularity}
+        object.__setattr__(self, "granularity", Granularity(**steps))
+        return self
 
 
 class Score(Section):

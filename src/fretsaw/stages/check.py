@@ -8,12 +8,15 @@ import torch
 
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import need_disk
+from fretsaw.core.compatibility import space_findings
+from fretsaw.core.engines import engine_named
+from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import parse_bytes
 from fretsaw.core.variant import Variant
 from fretsaw.cost.memory import model_costs
 from fretsaw.errors import FretsawError, RecipeError
-from fretsaw.recipe import Round
+from fretsaw.recipe import Library, Round
 from fretsaw.solver.budget import resolve_budgets
 from fretsaw.solver.mip import Problem, solve
 from fretsaw.stages.library import by_block, variants_of
@@ -27,7 +30,7 @@ one that is being written; the best weights, and those being written."""
 
 
 def check(run: Run) -> None:
-    """Check parent, tokenizer, library, budgets, text and disk of every round.
+    """Check parent, tokenizer, engines, library, budgets, text and disk of every round.
 
     Raises:
         FretsawError: the first thing that would stop the run later.
@@ -36,6 +39,9 @@ def check(run: Run) -> None:
     parent = Checkpoint(run.parent)
     parent.check()
     load_tokenizer(run.parent)
+    warnings = [w for r in run.recipe.rounds for w in check_engines(parent.shape, r.library)]
+    for warning in dict.fromkeys(warnings):
+        run.reporter.warn(warning)
     check_rounds(parent.shape, run.recipe.rounds)
     for round_ in run.rounds():
         parse_bytes(round_.settings.build.shard_bytes)
@@ -64,6 +70,31 @@ def check_device(device: str) -> None:
         raise RecipeError(
             f"compute.device {device!r} cannot be used: {reason}", "take cpu, cuda or cuda:0"
         ) from error
+
+
+def check_engines(shape: ModelShape, settings: Library) -> list[str]:
+    """Check that the recipe's engines take every child that a library allows.
+
+    Args:
+        shape: The original parent.
+        settings: The library of a round.
+
+    Returns:
+        What they take slowly, and what nobody has tried, a sentence each.
+
+    Raises:
+        RecipeError: an engine refuses a value, with the nearest that it takes.
+    """
+    variants = variants_of(shape, original=shape, settings=settings)
+    precision, warnings = preset(settings.precision), []
+    for engine in map(engine_named, settings.engines):
+        found = space_findings(variants, shape=shape, engine=engine, precision=precision)
+        for finding in found:
+            if finding.severity == "refuse":
+                hint = f"change the library, or leave {engine.key} out of library.engines"
+                raise RecipeError(str(finding), hint)
+        warnings += [str(f) for f in found if f.severity != "note"]
+    return warnings
 
 
 def check_rounds(shape: ModelShape, rounds: Sequence[Round]) -> None:

@@ -1,0 +1,210 @@
+"""Serving engines as data: their limits on sizes, settings and formats, each with its source.
+
+What they say to a model is in `fretsaw.core.compatibility`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, get_args
+
+from fretsaw.core.precision import Precision, WeightKind
+from fretsaw.core.shape import Mixer, ModelShape
+from fretsaw.errors import RecipeError, nearest
+
+Severity = Literal["refuse", "untested", "slow", "note"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""From worst: does not load or crashes; nobody knows; loads, but not at its best; good to know."""
+
+MIXER_OF: Mapping[WeightKind, Mixer] = {
+    "attention": "attention",
+    "mamba_projection": "mamba",
+    "router": "moe",
+    "latent": "moe",
+    "experts": "moe",
+    "shared_experts": "moe",
+    "mlp": "mlp",
+}
+"""Kind of weight -> mixer that it belongs to."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One thing that an engine does not do, or does badly.
+
+    It holds for blocks with `mixer`, and where a kind of `weights` (of any kind, if empty) is in
+    one of `formats`. With no `dimension` it holds whatever the sizes are; otherwise one rule of
+    `is_uniform` (all blocks alike), `multiple_of`, `one_of` and `at_most` says what is allowed.
+
+    Attributes:
+        severity: What happens beyond it.
+        what: Why, in words that end an error message.
+        source: Where this is known from.
+    """
+
+    severity: Severity
+    what: str
+    source: str
+    dimension: str = ""
+    mixer: Mixer | None = None
+    weights: WeightKind | None = None
+    formats: tuple[str, ...] = ()
+    is_uniform: bool = False
+    multiple_of: int = 1
+    one_of: tuple[int, ...] = ()
+    at_most: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a row that could never be read."""
+        rules = (self.is_uniform, self.multiple_of > 1, self.one_of, self.at_most is not None)
+        if self.severity not in SEVERITIES or sum(map(bool, rules)) != bool(self.dimension):
+            raise ValueError(f"unusable limit: {self}")
+
+    def holds_for(self, precision: Precision) -> bool:
+        """Whether a deployment in these formats meets it at all."""
+        if not self.formats:
+            return True
+        kinds = (self.weights,) if self.weights else tuple(MIXER_OF)
+        return any(precision.format_of(kind) in self.formats for kind in kinds)
+
+    def has_block(self, mixer: Mixer) -> bool:
+        """Whether it speaks of blocks with this mixer."""
+        own = self.mixer or (MIXER_OF[self.weights] if self.weights else None)
+        return mixer != "none" and own in (None, mixer)
+
+    def allows(self, value: int) -> bool:
+        """Whether a single block may have this value."""
+        if self.one_of:
+            return value in self.one_of
+        return value % self.multiple_of == 0 and value <= (self.at_most or value)
+
+    def nearest_to(self, value: int) -> tuple[int, ...]:
+        """The allowed values just below and just above."""
+        if self.one_of:
+            known = sorted(self.one_of)
+            place = bisect.bisect(known, value)
+            return tuple(known[max(0, place - 1) : place + 1])
+        if self.at_most is not None:
+            return (self.at_most,)
+        below = value // self.multiple_of * self.multiple_of
+        return tuple(v for v in (below, below + self.multiple_of) if v)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How an engine takes models of a family whose blocks are equal, or are not.
+
+    Attributes:
+        family: Name of the family.
+        blocks: ``equal`` or ``unequal`` within a kind.
+        loads: ``tried``: small models did; ``read``: its code says so; ``no``: it does not.
+        source: Where this is known from.
+        since: First version, if it is known.
+        needs: What the user has to give.
+    """
+
+    family: str
+    blocks: Literal["equal", "unequal"]
+    loads: Literal["tried", "read", "no"]
+    source: str
+    since: str = ""
+    needs: str = ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A serving engine.
+
+    Attributes:
+        key: As users write it: vllm, llama.cpp.
+        name: As it writes itself.
+        checked: Version that the table was made from.
+        formats: Number formats of weights that it is known to read.
+        granularity: Dimension -> sizes that suit it in every format are multiples of this.
+        architectures: Families that it is known to take, or not.
+        limits: What it does not do, or does badly.
+    """
+
+    key: str
+    name: str
+    checked: str
+    formats: tuple[str, ...]
+    granularity: Mapping[str, int]
+    architectures: tuple[Architecture, ...]
+    limits: tuple[Limit, ...]
+
+    def architecture_of(self, shape: ModelShape) -> Architecture | None:
+        """How it takes this model; None where nobody has looked."""
+        kind = (shape.family, "equal" if has_equal_blocks(shape) else "unequal")
+        return next((a for a in self.architectures if (a.family, a.blocks) == kind), None)
+
+
+def has_equal_blocks(shape: ModelShape) -> bool:
+    """Whether blocks of a kind are alike; Mamba's sizes are the model's in every config."""
+    kinds: dict[Mixer, set[tuple[tuple[str, int], ...]]] = {}
+    for block in (*shape.blocks, *shape.mtp):
+        if block.mixer != "mamba":
+            kinds.setdefault(block.mixer, set()).add(tuple(sorted(block.values.items())))
+    return all(len(forms) == 1 for forms in kinds.values())
+
+
+def common_granularity(dimension: str, engines: Iterable[Engine]) -> int:
+    """The step of sizes that suits all of some engines: the least common multiple of theirs."""
+    return math.lcm(*(engine.granularity.get(dimension, 1) for engine in engines))
+
+
+def engine_named(name: str) -> Engine:
+    """An engine from the tables in `fretsaw/data/engines`.
+
+    Raises:
+        RecipeError: unknown name; the nearest one is given.
+    """
+    known = engine_names()
+    key = name.lower()
+    if key not in known:
+        guess = nearest(key, known)
+        raise RecipeError(
+            f"unknown engine {name!r}",
+            (f"did you mean {guess!r}? " if guess else "") + f"known: {', '.join(known)}",
+        )
+    return _load(key)
+
+
+@cache
+def engine_names() -> tuple[str, ...]:
+    """Names of all engines that have a table."""
+    folder = resources.files("fretsaw") / "data" / "engines"
+    names = [item.name for item in folder.iterdir() if item.name.endswith(".toml")]
+    return tuple(sorted(name.removesuffix(".toml") for name in names))
+
+
+@cache
+def _load(key: str) -> Engine:
+    path = resources.files("fretsaw") / "data" / "engines" / f"{key}.toml"
+    return read_engine(tomllib.loads(path.read_text(encoding="utf-8")), key=key)
+
+
+def read_engine(data: Mapping[str, Any], *, key: str) -> Engine:
+    """An engine from its TOML form.
+
+    Raises:
+        KeyError, TypeError, ValueError: a field is missing, unknown or of no use.
+    """
+    rows: list[dict[str, Any]] = [
+        {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in data["limit"]
+    ]
+    return Engine(
+        key=key,
+        name=data["name"],
+        checked=data["checked"],
+        formats=tuple(data["formats"]),
+        granularity={d: n for d, n in data.get("granularity", {}).items() if d != "source"},
+        architectures=tuple(Architecture(**row) for row in data["architecture"]),
+        limits=tuple(Limit(**row) for row in rows),
+    )
