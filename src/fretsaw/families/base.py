@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,6 +42,28 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Naming:
+    """Which keys of the trunk a reader of checkpoints finds.
+
+    Attributes:
+        engine: The reader.
+        expects: What it looks for, in words that end an error message.
+        equal: Pattern of the keys that it finds where blocks of a kind are equal.
+        unequal: The same where they are not; `equal` if not given.
+    """
+
+    engine: str
+    expects: str
+    equal: str
+    unequal: str = ""
+
+    def finds(self, key: str, *, is_equal: bool) -> bool:
+        """Whether the reader takes a stored key."""
+        pattern = self.equal if is_equal else self.unequal or self.equal
+        return re.fullmatch(pattern, key) is not None
+
+
+@dataclass(frozen=True)
 class Family:
     """An architecture family: config -> shape, shape -> tensors, shape -> config.
 
@@ -53,6 +76,9 @@ class Family:
         canonical: Canonical name of a stored key (prefix and spelling variants undone).
         fused_axes: For a canonical fused name, the pattern that it holds and the axis' dimension.
         stored: Stored key of a canonical name, with the prefix that fits a written config.
+        part_of: Part of the model that a canonical name, known to the table or not, belongs to.
+        config_key: Where a config gives a dimension of a row.
+        namings: What each engine makes of stored keys.
     """
 
     name: str
@@ -63,6 +89,9 @@ class Family:
     canonical: Callable[[str], str]
     fused_axes: Callable[[str], tuple[str, str] | None]
     stored: Callable[[str, Config], str]
+    part_of: Callable[[str], Part]
+    config_key: Callable[[Config, Row, str], str]
+    namings: tuple[Naming, ...]
 
 
 def block_rows(

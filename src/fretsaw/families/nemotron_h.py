@@ -8,7 +8,6 @@ engines accept: plain `nemotron_h` when all blocks of a kind are alike, else `ne
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -17,6 +16,15 @@ from fretsaw.core.shape import Block, Mixer, ModelShape
 from fretsaw.errors import CheckpointError, UnsupportedModelError
 from fretsaw.families.base import Config, Family, Row, block_rows
 from fretsaw.families.mixers import block_table
+from fretsaw.families.nemotron_h_names import (
+    MOE_KEYS,
+    NAMINGS,
+    canonical,
+    config_key,
+    fused_axes,
+    part_of,
+    stored,
+)
 
 PATTERN_LETTERS: dict[str, Mixer] = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 LAYER_WORDS: dict[str, Mixer] = {
@@ -27,15 +35,6 @@ LAYER_WORDS: dict[str, Mixer] = {
     "moe": "moe",
     "mlp": "mlp",
 }
-MOE_KEYS = {
-    "expert": "n_routed_experts",
-    "top_k": "num_experts_per_tok",
-    "ffn": "moe_intermediate_size",
-    "shared_ffn": "moe_shared_expert_intermediate_size",
-    "latent": "moe_latent_size",
-}
-"""Our dimension -> key in the config and in each entry of `block_configs`."""
-
 OLD_KEYS = {
     "layer_types": "layers_block_type",
     "num_local_experts": "n_routed_experts",
@@ -364,26 +363,6 @@ def layer_values(block: Block) -> dict[str, int]:
     return {key: block.values[d] for d, key in MOE_KEYS.items() if d in block.values}
 
 
-def canonical(key: str) -> str:
-    """Canonical name of a stored key: no prefix, `embeddings` in the plural."""
-    key = re.sub(r"^(backbone|model)\.", "", key)
-    return re.sub(r"^embedding\.|^embed_tokens\.", "embeddings.", key)
-
-
-def fused_axes(name: str) -> tuple[str, str] | None:
-    """For a fused experts tensor, the per-expert name pattern that it holds, and its first axis."""
-    if match := re.fullmatch(r"(.*\.experts)\.(up_proj|down_proj)(\.weight)?", name):
-        return f"{match[1]}.{{expert}}.{match[2]}.weight", "expert"
-    return None
-
-
-def stored(name: str, config: Config) -> str:
-    """Stored key of a canonical name under a written config."""
-    if name.startswith(("lm_head.", "mtp.")):
-        return name
-    return ("model." if config["model_type"] == "nemotron_h_puzzle" else "backbone.") + name
-
-
 FAMILY = Family(
     name="nemotron_h",
     model_types=("nemotron_h", "nemotron_h_puzzle"),
@@ -393,4 +372,7 @@ FAMILY = Family(
     canonical=canonical,
     fused_axes=fused_axes,
     stored=stored,
+    part_of=part_of,
+    config_key=config_key,
+    namings=NAMINGS,
 )
