@@ -6,9 +6,9 @@ model, never by name patterns that can miss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from fretsaw.core.axes import TensorAxes
 from fretsaw.errors import RecipeError, nearest
@@ -38,6 +38,23 @@ Source: NVFP4 (NVIDIA cuDNN, block scaling), OCP Microscaling Formats 1.0.
 """
 
 FORMATS = tuple(SIXTEENTHS)
+QUANTISED = ("fp8", "nvfp4", "mxfp4")
+"""Formats that need scales."""
+
+LINEAR: tuple[WeightKind, ...] = (
+    "head",
+    "attention",
+    "mamba_projection",
+    "latent",
+    "experts",
+    "shared_experts",
+    "mlp",
+)
+"""Kinds that a linear map multiplies by: the only ones that can be quantised.
+
+Norms, convolution, A, D, time steps and router decide too much for the little that they weigh; the
+prediction head stays as it is in every published checkpoint.
+"""
 
 
 def _known(name: str, known: tuple[str, ...], *, what: str) -> str:
@@ -59,6 +76,7 @@ class Precision:
         kv: Format of the KV cache.
         state: Format of the SSM state.
         conv_state: Format of the convolution state.
+        weight_only: Quantised kinds whose inputs stay in 16 bits.
     """
 
     name: str
@@ -67,17 +85,51 @@ class Precision:
     kv: str = "fp8"
     state: str = "fp32"
     conv_state: str = "bf16"
+    weight_only: tuple[WeightKind, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse unknown kinds and formats."""
-        for kind in self.weights:
+        """Refuse unknown kinds and formats, and formats where they cannot be."""
+        for kind in (*self.weights, *self.weight_only):
             _known(kind, KINDS, what="kind of weight")
+        unfit = [k for k, f in self.weights.items() if f in QUANTISED and k not in LINEAR]
+        if unfit or self.default in QUANTISED:
+            what = unfit[0] if unfit else "default"
+            raise RecipeError(
+                f"precision {self.name!r}: {what} cannot be in "
+                f"{self.weights[unfit[0]] if unfit else self.default}",
+                f"only these kinds can be quantised: {', '.join(LINEAR)}",
+            )
+        if idle := [k for k in self.weight_only if self.format_of(k) not in QUANTISED]:
+            raise RecipeError(
+                f"precision {self.name!r}: {idle[0]} is weight-only, but not quantised",
+                "give it a format, or leave it out of weight_only",
+            )
         for text in (*self.weights.values(), self.default, self.kv, self.state, self.conv_state):
             _known(text, FORMATS, what="number format")
 
     def format_of(self, kind: WeightKind) -> str:
         """Format of the weights of a kind."""
         return self.weights.get(kind, self.default)
+
+    @property
+    def quantised(self) -> tuple[WeightKind, ...]:
+        """Kinds in a format that needs scales."""
+        return tuple(kind for kind in self.weights if self.weights[kind] in QUANTISED)
+
+    def check_kinds(self, present: Collection[WeightKind]) -> None:
+        """Whether every rule is about something that the model has.
+
+        Args:
+            present: Kinds of weights of the model.
+
+        Raises:
+            RecipeError: a rule matches nothing.
+        """
+        if idle := [kind for kind in self.weights if kind not in present]:
+            raise RecipeError(
+                f"precision {self.name!r} gives {', '.join(idle)} a format; the model has none",
+                f"leave it out; the model has: {', '.join(k for k in KINDS if k in present)}",
+            )
 
     def with_caches(self, *, kv: str | None = None, state: str | None = None) -> Precision:
         """The same weights with other formats of KV cache or SSM state."""
@@ -99,13 +151,19 @@ PRESETS = {
             "nvfp4",
             {**BIAS, "experts": "nvfp4", "shared_experts": "fp8", "mamba_projection": "fp8"},
         ),
+        Precision(
+            "nvfp4-w4a16",
+            {**BIAS, "experts": "nvfp4", "shared_experts": "nvfp4", "mamba_projection": "fp8"},
+            weight_only=("experts", "shared_experts"),
+        ),
         Precision("mxfp4", {**BIAS, "experts": "mxfp4"}, kv="bf16"),
     )
 }
 """What published checkpoints do.
 
 `fp8`, `nvfp4`: NVIDIA-Nemotron-Labs-3-Puzzle-75B-A9B, its FP8 and NVFP4 files (arXiv:2607.04371,
-2.4; shared experts of the released NVFP4 file are in FP8). `mxfp4`: experts alone, as gpt-oss.
+2.4; shared experts of the released NVFP4 file are in FP8). `nvfp4-w4a16`: Nemotron-3 Lightning-30B,
+but for its head, which stays in BF16 here. `mxfp4`: experts alone, as gpt-oss.
 """
 
 
@@ -116,6 +174,36 @@ def preset(name: str) -> Precision:
         RecipeError: unknown name.
     """
     return PRESETS[_known(name, tuple(PRESETS), what="precision")]
+
+
+CACHES = ("default", "kv", "state", "conv_state")
+
+
+def precision_from(data: Mapping[str, object], *, name: str = "own") -> Precision:
+    """One's own precision from plain data.
+
+    Args:
+        data: Kind of weight, ``default``, ``kv``, ``state`` or ``conv_state`` -> format, and
+            ``weight_only`` -> list of kinds. What is not named is as in `Precision`.
+        name: What messages call it.
+
+    Raises:
+        RecipeError: an unknown key or format, or a format where it cannot be.
+    """
+    weights: dict[WeightKind, str] = {}
+    others: dict[str, str] = {}
+    for key, value in data.items():
+        if key == "weight_only":
+            continue
+        if key in CACHES:
+            others[key] = str(value)
+        else:
+            _known(key, (*KINDS, *CACHES, "weight_only"), what="kind of weight")
+            weights[cast("WeightKind", key)] = str(value)
+    only = data.get("weight_only", ())
+    if not isinstance(only, list | tuple):
+        raise RecipeError(f"weight_only is {only!r}", "give a list of kinds, such as [experts]")
+    return Precision(name, weights, weight_only=tuple(only), **others)
 
 
 def kind_of(tensor: TensorAxes, *, part: str) -> WeightKind:
