@@ -47,11 +47,11 @@ class Grid:
 
     @cached_property
     def _cells(self) -> list[float]:
-        return self.seconds.ravel().tolist()  # type: ignore[no-any-return]
+        return self.seconds.ravel().tolist()
 
     @cached_property
     def _flags(self) -> list[bool]:
-        return self.modelled.ravel().tolist()  # type: ignore[no-any-return]
+        return self.modelled.ravel().tolist()
 
     @cached_property
     def _plan(self) -> list[tuple[tuple[float, ...], int, bool, bool]]:
