@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
-from torch import Tensor
 
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import CheckpointError, nearest
 from fretsaw.families import Family, Row, family_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 INDEX_NAME = "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000
@@ -72,15 +74,7 @@ class Checkpoint:
 
     def _named_places(self) -> Iterator[tuple[str, Stored]]:
         for place in _places(self.folder):
-            name = self.family.canonical(place.key)
-            fused = self.family.fused_axes(name)
-            if fused is None or len(place.shape) != 3:  # noqa: PLR2004 - (expert, out, in)
-                yield name, place
-                continue
-            pattern, dim = fused
-            for i in range(place.shape[0]):
-                part = replace(place, shape=place.shape[1:], slice=i)
-                yield pattern.format(**{dim: i}), part
+            yield from named_places(place, self.family)
 
     def check(self) -> None:
         """Compare every tensor with the table: none missing or extra, shapes and dtypes right.
@@ -105,13 +99,10 @@ class Checkpoint:
                 self.folder, "wrong shape", names=wrong, hint="config.json and weights disagree"
             )
         if missing:
-            near = nearest(missing[0], stored)
-            hint = f"stored under another name, perhaps {near!r}?" if near else "copy it again"
-            if is_mtp:
-                hint = (
-                    "config.json promises a prediction head: copy it too, or say that there is none"
-                )
+            hint = _hint_for_missing(missing[0], stored, is_mtp=is_mtp)
             _complain(self.folder, "missing tensor", names=missing, hint=hint)
+        if self.shape.is_tied:
+            self._drop_copy_of_embedding(stored)
         if stored:
             hint = "remove them from the folder, or correct config.json (layers, prediction head)"
             _complain(self.folder, "extra tensor", names=list(stored), hint=hint)
@@ -119,6 +110,18 @@ class Checkpoint:
         if packed:
             hint = f"give the checkpoint in {', '.join(CUT_DTYPES)}"
             _complain(self.folder, "dtype that cannot be cut", names=packed, hint=hint)
+
+    def _drop_copy_of_embedding(self, extra: dict[str, Stored]) -> None:
+        """A tied head that is stored all the same does no harm where it is the embedding."""
+        embedding = next(row.tensor.name for row in self.rows if row.part == "embedding")
+        for name in [n for n in extra if self.family.part_of(n) == "head"]:
+            if not self.read(name).equal(self.read(embedding)):
+                raise CheckpointError(
+                    f"{self.folder}: config.json ties the head to the embedding, but {name} "
+                    "differs from it",
+                    "untie them in config.json if the stored head is meant; else remove it",
+                )
+            del extra[name]
 
     def read(self, name: str) -> Tensor:
         """One tensor by canonical name, as stored."""
@@ -138,6 +141,18 @@ class Checkpoint:
     def dtype_of(self, name: str) -> str:
         """Stored dtype of a tensor, in safetensors' words (``BF16``, ``F32``)."""
         return self.stored[name].dtype
+
+
+def named_places(place: Stored, family: Family) -> Iterator[tuple[str, Stored]]:
+    """Canonical names of a stored tensor, each with its place: several for a fused one."""
+    name = family.canonical(place.key)
+    fused = family.fused_axes(name)
+    if fused is None or len(place.shape) != 3:  # noqa: PLR2004 - (expert, out, in)
+        yield name, place
+        return
+    pattern, dim = fused
+    for i in range(place.shape[0]):
+        yield pattern.format(**{dim: i}), replace(place, shape=place.shape[1:], slice=i)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -206,6 +221,21 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
     Raises:
         CheckpointError: damaged or cut short.
     """
+    header, end = parse_header(file)
+    size = file.stat().st_size
+    if end != size:
+        raise CheckpointError(
+            f"{file} has {size} bytes; its header says {end}", "it was cut short: copy it again"
+        )
+    return header
+
+
+def parse_header(file: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """Header of a safetensors file, and the length that the file should have.
+
+    Raises:
+        CheckpointError: damaged.
+    """
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:
@@ -214,17 +244,24 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
                 raise ValueError(f"header of {length} bytes")
             header: dict[str, dict[str, Any]] = json.loads(stream.read(length))
         header.pop("__metadata__", None)
-        ends = [e["data_offsets"][1] for e in header.values()]
+        entries = [(e["dtype"], list(e["shape"]), e["data_offsets"]) for e in header.values()]
+        ends = [stop for _, _, (_, stop) in entries]
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise CheckpointError(f"{file} is damaged: {error}", "copy it again") from error
-    end = 8 + length + max(ends, default=0)
-    if end != size:
-        raise CheckpointError(
-            f"{file} has {size} bytes; its header says {end}", "it was cut short: copy it again"
-        )
-    return header
+    return header, 8 + length + max(ends, default=0)
+
+
+def _hint_for_missing(name: str, extra: Mapping[str, Stored], *, is_mtp: bool) -> str:
+    if is_mtp:
+        return "config.json promises a prediction head: copy it too, or say that there is none"
+    near = nearest(name, extra)
+    return f"stored under another name, perhaps {near!r}?" if near else "copy it again"
 
 
 def _complain(folder: Path, what: str, *, names: list[str], hint: str) -> None:
-    shown = ", ".join(names[:SEVERAL]) + (" …" if len(names) > SEVERAL else "")
-    raise CheckpointError(f"{folder}: {what} ({len(names)}): {shown}", hint)
+    raise CheckpointError(f"{folder}: {what} ({len(names)}): {several(names)}", hint)
+
+
+def several(names: Sequence[str]) -> str:
+    """The first few of many names."""
+    return ", ".join(names[:SEVERAL]) + (" …" if len(names) > SEVERAL else "")

@@ -175,6 +175,9 @@ class Layout:
         return " ".join(parts)
 
 
+ONE_GPU = Layout()
+
+
 def parse_layout(text: str) -> Layout:
     """A layout such as "tp2", "tp2 ep2" or "dp8 ep8".
 

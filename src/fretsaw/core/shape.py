@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, cast
 
 from fretsaw.core.axes import TensorAxes
@@ -53,6 +54,15 @@ class ModelShape:
     def indices(self, mixer: Mixer) -> tuple[int, ...]:
         """Indices of the blocks with this mixer."""
         return tuple(i for i, block in enumerate(self.blocks) if block.mixer == mixer)
+
+    @cached_property
+    def distinct(self) -> tuple[tuple[Block, int], ...]:
+        """Blocks that differ, each with how often it occurs."""
+        found: dict[tuple[object, ...], list[Block]] = {}
+        for block in self.blocks:
+            key = (block.mixer, *sorted(block.values.items()))
+            found.setdefault(key, []).append(block)
+        return tuple((same[0], len(same)) for same in found.values())
 
     def with_blocks(self, blocks: Iterable[Block]) -> ModelShape:
         """The shape with other blocks."""

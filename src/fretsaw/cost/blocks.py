@@ -264,7 +264,7 @@ def check_layout(shape: ModelShape, layout: Layout, *, gpus: int) -> None:
             "take a layout of 1, 2, 4 or 8 GPUs",
         )
     for index, block in enumerate(shape.blocks):
-        for what, size in _divided(block, layout):
+        for what, size in _divided(block):
             if size % layout.tp and layout.tp % size:
                 raise RecipeError(
                     f"tp{layout.tp} does not divide the {size} {what} of block {index}",
@@ -278,7 +278,7 @@ def check_layout(shape: ModelShape, layout: Layout, *, gpus: int) -> None:
             )
 
 
-def _divided(block: Block, layout: Layout) -> Iterator[tuple[str, int]]:
+def _divided(block: Block) -> Iterator[tuple[str, int]]:
     s = block.sizes
     if block.mixer == "attention":
         yield "query heads", s["kv_head"] * s["q_per_kv"]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fretsaw.core.hardware import Layout
+from fretsaw.core.hardware import ONE_GPU, Layout
 from fretsaw.core.precision import PRESETS, Precision, kind_of, num_bytes
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.families import Row, family_named
@@ -67,7 +67,7 @@ def block_costs(rows: Iterable[Row], block: Block) -> Costs:
     return costs | cache_bytes(block, CACHES)
 
 
-def stored_bytes(row: Row, precision: Precision, *, layout: Layout = Layout()) -> int:
+def stored_bytes(row: Row, precision: Precision, *, layout: Layout = ONE_GPU) -> int:
     """Bytes of a row's weights on one GPU; scales of whole tensors (8 bytes each) are left out.
 
     Args:
@@ -96,7 +96,7 @@ def _gpu_sizes(row: Row, layout: Layout) -> Mapping[str, int]:
     return sizes | {dim: -(-sizes[dim] // tp) for dim in SPLIT if dim in sizes}
 
 
-def cache_bytes(block: Block, precision: Precision, *, layout: Layout = Layout()) -> Costs:
+def cache_bytes(block: Block, precision: Precision, *, layout: Layout = ONE_GPU) -> Costs:
     """What a sequence keeps of a block on one GPU: KV per token, SSM state and conv state.
 
     KV comes from attention alone, state from Mamba alone, each in its own format.
@@ -148,7 +148,7 @@ class Footprint:
 
 
 def footprints(
-    shape: ModelShape, precision: Precision, *, layout: Layout = Layout()
+    shape: ModelShape, precision: Precision, *, layout: Layout = ONE_GPU
 ) -> tuple[list[Footprint], Footprint]:
     """What each block takes of one GPU, and what is no block (embedding, last norm, head)."""
     weights = [0] * shape.num_blocks

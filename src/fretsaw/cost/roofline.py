@@ -7,7 +7,7 @@ Few constants, each with a meaning, per hardware and engine (`fretsaw/data/const
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from fretsaw.core.hardware import Hardware
 from fretsaw.cost.kernels import Kernel, Timing
@@ -31,6 +31,8 @@ class Constants:
         link_efficiency: Share of a link's bandwidth that a collective reaches.
         link_s: Latency of a collective.
         host_s: Of a step outside its kernels: scheduling, sampling, output.
+        shared_overlap: Share of the shared experts' time that runs beside the routed ones while
+            decoding.
     """
 
     memory_efficiency: float = 0.85
@@ -38,16 +40,12 @@ class Constants:
     state_efficiency: float = 0.7
     scan_efficiency: float = 0.2
     kernel_s: float = 2.5e-6
-    experts_s: float = 15e-6
+    experts_s: float = 16e-6
     pair_s: float = 5e-9
     link_efficiency: float = 0.6
     link_s: float = 8e-6
-    host_s: float = 2e-3
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Names of all constants."""
-        return tuple(f.name for f in fields(cls))
+    host_s: float = 1e-3
+    shared_overlap: float = 0.0
 
 
 @dataclass(frozen=True)

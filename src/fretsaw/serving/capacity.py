@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from fretsaw.core.hardware import Layout, Node
+from fretsaw.core.hardware import ONE_GPU, Layout, Node
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
 from fretsaw.cost.memory import Footprint, footprints, mtp_bytes
@@ -45,6 +45,9 @@ class Assumptions:
             )
 
 
+USUAL = Assumptions()
+
+
 @dataclass(frozen=True)
 class Capacity:
     """Memory of one GPU, in bytes, and the sequences that it holds.
@@ -75,8 +78,8 @@ def capacity(
     *,
     context: int,
     precision: Precision,
-    layout: Layout = Layout(),
-    assumptions: Assumptions = Assumptions(),
+    layout: Layout = ONE_GPU,
+    assumptions: Assumptions = USUAL,
 ) -> Capacity:
     """The most sequences of a context that a node holds under a layout.
 

@@ -14,7 +14,7 @@ Source: Puzzle 75B, arXiv:2607.04371, section 3.3; the time of a request: Own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fretsaw.core.hardware import Layout, Node, Workload
@@ -24,7 +24,7 @@ from fretsaw.cost.blocks import check_layout
 from fretsaw.cost.kernels import Step
 from fretsaw.cost.step import Pricer
 from fretsaw.errors import RecipeError
-from fretsaw.serving.capacity import Assumptions, capacity
+from fretsaw.serving.capacity import USUAL, Assumptions, capacity
 
 PREFILL_TOKENS = 8192
 """Tokens of a prompt that go through the model at once: vLLM's `max_num_batched_tokens` on GPUs."""
@@ -73,13 +73,18 @@ def point(
 
 
 def prefill_seconds(shape: ModelShape, tokens: int, *, pricer: Pricer) -> float:
-    """Seconds that one prompt takes of its replica, in chunks; `dp` groups take one each at once."""
+    """Seconds that one prompt takes of its replica; each `dp` group takes one at the same time."""
     groups = pricer.layout.dp
-    total = 0.0
-    for start in range(0, tokens, PREFILL_TOKENS):
-        size = min(PREFILL_TOKENS, tokens - start)
-        total += pricer.step_seconds(shape, step=Step(groups, size, start))
-    return total / groups
+    steps = prefill_steps(tokens, groups=groups)
+    return sum(pricer.step_seconds(shape, step=step) for step in steps) / groups
+
+
+def prefill_steps(tokens: int, *, groups: int = 1) -> list[Step]:
+    """The chunks in which prompts go through a replica, one prompt for each of its groups."""
+    return [
+        Step(groups, min(PREFILL_TOKENS, tokens - start), start)
+        for start in range(0, tokens, PREFILL_TOKENS)
+    ]
 
 
 def layouts_of(shape: ModelShape, node: Node) -> list[Layout]:
@@ -111,9 +116,9 @@ def sweep(
     precision: Precision,
     pricer_of: PricerOf,
     layouts: Sequence[Layout] | None = None,
-    assumptions: Assumptions = Assumptions(),
+    assumptions: Assumptions = USUAL,
 ) -> list[Point]:
-    """Points of every layout at batches 1, 2, 3, 4, 6, 8, ... up to the largest that fits."""
+    """Points of every layout at batches 1, 2, 4, 8, ... up to the largest that fits."""
     points = []
     for layout in layouts or layouts_of(shape, node):
         held = capacity(
@@ -125,34 +130,17 @@ def sweep(
             assumptions=assumptions,
         )
         pricer = pricer_of(layout)
-        for batch in _batches(held.sequences_per_group):
-            points.append(
-                point(
-                    shape,
-                    node,
-                    workload=workload,
-                    pricer=pricer,
-                    sequences=batch * layout.dp,
-                )
-            )
+        points += [
+            point(shape, node, workload=workload, pricer=pricer, sequences=batch * layout.dp)
+            for batch in _batches(held.sequences_per_group)
+        ]
     return points
 
 
-def _batches(most: int) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, ... and the most."""
-    batch, last = 1, 0
-    while batch < most:
-        yield batch
-        batch, last = (
-            (batch + max(1, batch // 2), batch)
-            if batch & (batch - 1) == 0
-            else (
-                batch // 3 * 4,
-                batch,
-            )
-        )
-    if most > last:
-        yield most
+def _batches(most: int) -> list[int]:
+    """1, 2, 4, 8, ... up to the most, as the paper sweeps."""
+    powers = [1 << i for i in range(most.bit_length())]
+    return [batch for batch in powers if batch <= most]
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:

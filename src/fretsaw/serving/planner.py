@@ -1,0 +1,211 @@
+"""A model on a hardware in serving terms: speed, concurrency, what binds, and what a cut gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fretsaw.core.hardware import Layout, Node, Workload
+from fretsaw.core.precision import Precision
+from fretsaw.core.shape import ModelShape
+from fretsaw.cost.kernels import Step
+from fretsaw.cost.step import Account
+from fretsaw.serving.capacity import Assumptions, Capacity, capacity
+from fretsaw.serving.frontier import (
+    Point,
+    PricerOf,
+    pareto,
+    point,
+    server_rate_at,
+    sweep,
+)
+
+AXES = ("ffn", "top_k", "state", "kv_head")
+"""Axes whose worth is told: expert width, experts per token, Mamba state, KV heads."""
+
+SMALL_CUT = 0.1
+"""A cut by which an axis' worth is told, per percent; at least one unit."""
+
+HALVINGS = 30
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything that an answer rests on, but for the model.
+
+    Attributes:
+        node: Hardware.
+        workload: Requests; None where only a context is asked about.
+        context: Tokens of each sequence for the most concurrent ones.
+        user_tokens_per_s: Wanted speed; None leaves the whole frontier.
+        precision: Number formats.
+        assumptions: Of memory.
+        layouts: Which layouts compete; empty = all that fit.
+        pricer_of: Prices a layout.
+    """
+
+    node: Node
+    workload: Workload | None
+    context: int
+    user_tokens_per_s: float | None
+    precision: Precision
+    assumptions: Assumptions
+    layouts: Sequence[Layout]
+    pricer_of: PricerOf
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a model does in a setting.
+
+    Attributes:
+        shape: The model.
+        capacity: Of the layout that holds the most sequences of the setting's context.
+        capacity_layout: That layout.
+        frontier: Pareto points, slow users first; empty without a workload.
+        server_tokens_per_s: At the wanted user speed; None where no layout reaches it.
+        operating_point: Of the best layout at exactly that speed.
+        account: Where its decode step goes.
+        worth: Axis -> percent of server tokens/s gained per percent cut.
+    """
+
+    shape: ModelShape
+    capacity: Capacity
+    capacity_layout: Layout
+    frontier: tuple[Point, ...]
+    server_tokens_per_s: float | None
+    operating_point: Point | None
+    account: Account | None
+    worth: Mapping[str, float]
+
+
+def outlook(shape: ModelShape, setting: Setting) -> Outlook:
+    """Capacity, frontier, what binds and what each axis is worth.
+
+    Raises:
+        RecipeError: a layout or a context that the model cannot have.
+    """
+    held, held_layout = most_sequences(shape, setting)
+    frontier = _frontier(shape, setting)
+    if setting.workload is None or not frontier:
+        return Outlook(shape, held, held_layout, tuple(frontier), None, None, None, {})
+    speed = setting.user_tokens_per_s
+    rate = None if speed is None else server_rate_at(frontier, speed)
+    at = _nearest(frontier, speed)
+    at = at_speed(shape, setting, layout=at.layout) or at
+    step = Step(at.sequences, 1, setting.workload.mean_context)
+    account = setting.pricer_of(at.layout).account(shape, step=step)
+    worth = _worth(shape, setting, at=at)
+    return Outlook(shape, held, held_layout, tuple(frontier), rate, at, account, worth)
+
+
+def _frontier(shape: ModelShape, setting: Setting) -> list[Point]:
+    if setting.workload is None:
+        return []
+    return pareto(
+        sweep(
+            shape,
+            setting.node,
+            workload=setting.workload,
+            precision=setting.precision,
+            pricer_of=setting.pricer_of,
+            layouts=setting.layouts,
+            assumptions=setting.assumptions,
+        )
+    )
+
+
+def most_sequences(shape: ModelShape, setting: Setting) -> tuple[Capacity, Layout]:
+    """Of all layouts the one that holds the most; of equals the one with fewest GPUs a replica."""
+    found = [(_capacity(shape, setting, layout=layout), layout) for layout in setting.layouts]
+    return max(found, key=lambda one: (one[0].max_concurrency, one[0].fits, -one[1].gpus))
+
+
+def _capacity(shape: ModelShape, setting: Setting, *, layout: Layout) -> Capacity:
+    return capacity(
+        shape,
+        setting.node,
+        context=setting.context,
+        precision=setting.precision,
+        layout=layout,
+        assumptions=setting.assumptions,
+    )
+
+
+def _nearest(frontier: Sequence[Point], speed: float | None) -> Point:
+    """The point next to a speed; without one, where the product of both speeds is largest."""
+    if speed is None:
+        return max(frontier, key=lambda p: p.server_tokens_per_s * p.user_tokens_per_s)
+    return min(frontier, key=lambda p: abs(p.user_tokens_per_s - speed))
+
+
+def at_speed(shape: ModelShape, setting: Setting, *, layout: Layout) -> Point | None:
+    """The most sequences of a layout at which users have their speed; None if it has no such.
+
+    Without a wanted speed there is none either. Memory is looked at, whole sequences are not
+    asked for: the answer lies between two batches.
+    """
+    workload, speed = setting.workload, setting.user_tokens_per_s
+    if workload is None or speed is None:
+        return None
+    pricer = setting.pricer_of(layout)
+    held = capacity(
+        shape,
+        setting.node,
+        context=workload.peak_context,
+        precision=setting.precision,
+        layout=layout,
+        assumptions=setting.assumptions,
+    )
+
+    def at(sequences: float) -> Point:
+        return point(shape, setting.node, workload=workload, pricer=pricer, sequences=sequences)
+
+    low, high = 1.0, float(held.sequences_per_group * layout.dp)
+    if high < low or at(low).user_tokens_per_s < speed:
+        return None
+    if at(high).user_tokens_per_s >= speed:
+        return at(high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if at(middle).user_tokens_per_s >= speed:
+            low = middle
+        else:
+            high = middle
+    return at(low)
+
+
+def _worth(shape: ModelShape, setting: Setting, *, at: Point) -> dict[str, float]:
+    """Percent of server tokens/s per percent cut of each axis, at the same speed and layout."""
+    found = {}
+    for axis in AXES:
+        size = max((b.values[axis] for b in shape.blocks if axis in b.values), default=1)
+        if size == 1:
+            continue
+        share = 1 - max(1, round(size * SMALL_CUT)) / size
+        small = cut_axes(shape, {axis: share})
+        faster = at_speed(small, setting, layout=at.layout)
+        if faster is None:
+            faster = _with_load(small, setting, at=at)
+        found[axis] = (faster.server_tokens_per_s / at.server_tokens_per_s - 1) / (1 - share)
+    return found
+
+
+def _with_load(shape: ModelShape, setting: Setting, *, at: Point) -> Point:
+    """The point of a model under the same layout and load as another's."""
+    if setting.workload is None:
+        return at
+    pricer = setting.pricer_of(at.layout)
+    workload = setting.workload
+    return point(shape, setting.node, workload=workload, pricer=pricer, sequences=at.sequences)
+
+
+def cut_axes(shape: ModelShape, shares: Mapping[str, float]) -> ModelShape:
+    """Every block with some axes cut to a share of their size, rounded, at least 1."""
+    blocks = []
+    for block in shape.blocks:
+        axes = shares.keys() & block.values.keys()
+        blocks.append(
+            block.with_values({a: max(1, round(block.values[a] * shares[a])) for a in axes})
+        )
+    return shape.with_blocks(blocks)
