@@ -96,7 +96,7 @@ class Library(Section):
     moe: MoeGrid = MoeGrid()
     mamba: MambaGrid = MambaGrid()
     none: tuple[Literal["mamba", "attention", "moe", "mlp"], ...] = ()
-    engines: tuple[str, ...] = ("vllm", "transformers")
+    engines: tuple[str, ...] = ("vllm",)
     precision: str = "bf16"
     granularity: Granularity = Granularity()
     repair: Repair = "both"
