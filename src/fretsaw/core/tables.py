@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fretsaw.core.variant import Variant
 from fretsaw.errors import RecipeError, RunError, nearest
+
+Line = TypeVar("Line")
 
 ScoreKey = tuple[int, str]
 """(block, variant key)."""
@@ -81,9 +83,14 @@ def _number(value: object) -> float | None:
 
 def append_row(path: Path, row: ScoreRow) -> None:
     """Append a row; a torn last line that a killed run has left is cut off first."""
+    append_line(path, row.to_json())
+
+
+def append_line(path: Path, data: Mapping[str, Any]) -> None:
+    """Append plain data as a line; a torn last line that a killed run has left is cut off first."""
     with path.open("ab+") as stream:
         _cut_torn_line(stream)
-        stream.write(json.dumps(row.to_json(), allow_nan=False).encode() + b"\n")
+        stream.write(json.dumps(data, allow_nan=False).encode() + b"\n")
 
 
 def _cut_torn_line(stream: BinaryIO) -> None:
@@ -98,7 +105,20 @@ def _cut_torn_line(stream: BinaryIO) -> None:
 
 
 def read_rows(path: Path) -> list[ScoreRow]:
-    """All complete rows; a last line without its end, which a killed run leaves, is left out.
+    """All complete score rows.
+
+    Raises:
+        RunError: a line other than a torn last one is damaged.
+    """
+    return read_lines(path, ScoreRow.from_json)
+
+
+def read_lines(path: Path, parse: Callable[[Any], Line]) -> list[Line]:
+    """All complete lines; a last one without its end, which a killed run leaves, is left out.
+
+    Args:
+        path: A file that `append_line` wrote.
+        parse: Plain data -> row; what it refuses is a damaged line.
 
     Raises:
         RunError: another line is damaged.
@@ -107,7 +127,7 @@ def read_rows(path: Path) -> list[ScoreRow]:
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(ScoreRow.from_json(json.loads(line)))
+            rows.append(parse(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{path} line {number} is damaged: {error!r}", "remove that line and run again"

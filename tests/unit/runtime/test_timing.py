@@ -1,0 +1,164 @@
+"""Slope, intercept and spread from scripted timings; what a timed pass runs; resume of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fretsaw.core.shape import Block
+from fretsaw.cost.kernels import Step
+from fretsaw.cost.measure import MeasuredTable, Part
+from fretsaw.errors import RecipeError, RunError, UnsupportedModelError
+from fretsaw.families import family_of
+from fretsaw.runtime import timing
+from fretsaw.runtime.passes import Passes, Run, random_model
+from fretsaw.runtime.timing import Effort, Sample, Subject, line_of, measure
+from tests.pico import pico_config
+
+STEP = Step(2, 1, 6)
+
+
+def subject() -> Subject:
+    config = pico_config()
+    return Subject(family_of(config).read_config(config), config)
+
+
+def scripted(seconds: list[float], *, log: list[str] | None = None, name: str = "") -> Run:
+    """A run that takes the next of these seconds, after an unused first one."""
+    left: Iterator[float] = iter([1e9, *seconds])
+
+    def run() -> float:
+        if log is not None:
+            log.append(name)
+        return next(left)
+
+    return run
+
+
+def test_slope_and_intercept_of_a_straight_line() -> None:
+    line = line_of(scripted([7.0] * 5), scripted([11.0] * 5), effort=Effort(4, 5, 1e9))
+    assert line.slope == Sample(1.0, 0.0, 5)
+    assert line.intercept == Sample(3.0, 0.0, 5)
+
+
+def test_an_interrupted_pass_changes_nothing() -> None:
+    short, long = [7.0, 7.0, 7.0, 50.0, 7.0], [11.0, 99.0, 11.0, 11.0, 11.0]
+    line = line_of(scripted(short), scripted(long), effort=Effort(4, 5, 1e9))
+    assert line.slope.seconds == 1.0
+    assert line.intercept.seconds == 3.0
+
+
+def test_a_slower_half_hour_slows_both() -> None:
+    factors = [1.0, 1.0, 1.0, 2.0, 2.0]
+    line = line_of(
+        scripted([7.0 * f for f in factors]),
+        scripted([11.0 * f for f in factors]),
+        effort=Effort(4, 5, 1e9),
+    )
+    assert line.slope.seconds == 1.0
+    assert line.slope.spread_s == 1.0
+
+
+def test_the_first_passes_are_unused_and_the_order_alternates() -> None:
+    log: list[str] = []
+    line_of(
+        scripted([7.0] * 4, log=log, name="N"),
+        scripted([11.0] * 4, log=log, name="2N"),
+        effort=Effort(4, 4, 1e9),
+    )
+    assert log == ["N", "2N", "N", "2N", "2N", "N", "N", "2N", "2N", "N"]
+
+
+def test_rounds_end_with_the_time() -> None:
+    line = line_of(scripted([1.0] * 99), scripted([2.0] * 99), effort=Effort(1, 99, 14.0))
+    assert line.slope.rounds == 5
+    line = line_of(scripted([1.0] * 99), scripted([2.0] * 99), effort=Effort(1, 99, 0.0))
+    assert line.slope.rounds == 3
+
+
+def test_noise_above_the_block_is_refused() -> None:
+    with pytest.raises(RunError, match="no longer than 4"):
+        line_of(scripted([2.0] * 5), scripted([1.9] * 5), effort=Effort(4, 5, 1e9))
+
+
+@pytest.mark.parametrize("mixer", ["mamba", "moe", "attention"])
+@pytest.mark.parametrize("step", [STEP, Step(2, 20, 0), Step(1, 12, 5)])
+def test_a_pass_goes_through_the_given_layers_from_the_same_context(mixer: str, step: Step) -> None:
+    given = subject()
+    block = next(b for b in given.shape.blocks if b.mixer == mixer)
+    model = given.stack(block, 4)
+    seen: list[tuple[int, int]] = []
+    for index, layer in enumerate(model.model.layers):
+        layer.register_forward_pre_hook(
+            lambda _, args, kwargs, index=index: seen.append(
+                (index, int(kwargs["position_ids"][0, 0]))
+            ),
+            with_kwargs=True,
+        )
+    passes = Passes(model, step)
+    seen.clear()
+    layers = model.model.layers
+    for _ in range(2):
+        assert passes.through(layers[:3])() > 0
+        assert passes.through(layers)() > 0
+    context = int(step.context)
+    once = [(i, context) for i in (*range(3), *range(5))]
+    assert seen == once * 2
+    assert model.model.layers is layers
+
+
+def test_copies_have_weights_of_their_own() -> None:
+    given = subject()
+    model = given.stack(given.shape.blocks[1], 2)
+    first, second = (layer.mixer.experts.up_proj for layer in model.model.layers[1:])
+    assert not torch.equal(first, second)
+
+
+def test_random_models_compute_finite_numbers() -> None:
+    given = subject()
+    model = random_model(given.shape, given.config, dtype=torch.bfloat16)
+    assert model.model.layers[1].mixer.gate.weight.dtype == torch.float32
+    logits = model(torch.arange(12)[None]).logits
+    assert model.lm_head.weight.dtype == torch.bfloat16
+    assert torch.isfinite(logits).all()
+    assert logits.std() > 0.1
+
+
+def test_what_cannot_be_run_is_refused() -> None:
+    given = subject()
+    model = given.rest()
+    with pytest.raises(RecipeError, match="cannot be run"):
+        Passes(model, Step(1.5, 1, 0))
+    mambas = given.shape.with_blocks([given.shape.blocks[0]])
+    with pytest.raises(UnsupportedModelError, match="no attention block"):
+        Passes(random_model(mambas, given.config), STEP)
+
+
+def test_what_the_file_has_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def line(*_: object, **__: object) -> timing.Line:
+        asked.append(_)
+        return timing.Line(Sample(1.0, 0.1, 3), Sample(2.0, 0.1, 3))
+
+    monkeypatch.setattr(timing, "line_of", line)
+    given, file = subject(), tmp_path / "measured.jsonl"
+    blocks: list[Block] = [block for block, _ in given.shape.distinct]
+    steps = [STEP, Step(2, 12, 0)]
+    count = (len(blocks) + 1) * len(steps)
+    table = measure(blocks, steps, subject=given, path=file)
+    assert len(asked) == len(table.rows) == count
+    assert table.step_seconds(given.shape, step=STEP) == 2.0 + len(given.shape.blocks)
+
+    file.write_bytes(file.read_bytes()[:-5])
+    measure(blocks, steps, subject=given, path=file)
+    assert len(asked) == count + 1
+    measure(blocks, steps, subject=given, path=file, passes=2)
+    assert len(asked) == 2 * count + 1
+    again = MeasuredTable.read(file, given.conditions())
+    assert again.times_measured(Part.of_rest(given.shape), step=STEP) == 2
