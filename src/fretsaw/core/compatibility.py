@@ -106,7 +106,7 @@ def findings(shape: ModelShape, *, engine: Engine, precision: Precision) -> tupl
     }
     found = [
         *_architecture_findings(shape, engine),
-        *_format_findings(shape, engine, precision),
+        *_format_findings(shape, engine, precision=precision),
         *_limit_findings(shape, engine.limits, options=options, precision=precision, engine=engine),
     ]
     return _sorted(found)
@@ -137,7 +137,7 @@ def space_findings(
             mine[dim] = mine.get(dim, frozenset()) | {value}
     limits = [x for x in engine.limits if not (x.is_uniform and x.dimension in MODEL_SCOPE)]
     found = [
-        *_format_findings(shape, engine, precision),
+        *_format_findings(shape, engine, precision=precision),
         *_limit_findings(shape, limits, options=options, precision=precision, engine=engine),
     ]
     return _sorted(found)
@@ -153,12 +153,12 @@ def who_can_load(shape: ModelShape, precision: Precision) -> tuple[Loader, ...]:
     Returns:
         Engines that take it first, then by name.
     """
-    rows = [_loader(shape, engine_named(key), precision) for key in engine_names()]
+    rows = [_loader(shape, engine_named(key), precision=precision) for key in engine_names()]
     order = [*VERDICTS.values()][::-1]
     return tuple(sorted(rows, key=lambda row: (order.index(row.verdict), row.engine.lower())))
 
 
-def _loader(shape: ModelShape, engine: Engine, precision: Precision) -> Loader:
+def _loader(shape: ModelShape, engine: Engine, *, precision: Precision) -> Loader:
     found = findings(shape, engine=engine, precision=precision)
     verdict = VERDICTS[found[0].severity if found else "note"]
     way = engine.architecture_of(shape)
@@ -178,7 +178,9 @@ def _architecture_findings(shape: ModelShape, engine: Engine) -> Iterator[Findin
         yield Finding(engine.name, "refuse", f"{what} is not taken", way.source)
 
 
-def _format_findings(shape: ModelShape, engine: Engine, precision: Precision) -> Iterator[Finding]:
+def _format_findings(
+    shape: ModelShape, engine: Engine, *, precision: Precision
+) -> Iterator[Finding]:
     """Formats that nobody has tried; those known to be refused have a limit of their own."""
     known = {f for limit in engine.limits if not limit.dimension for f in limit.formats}
     untried: dict[str, list[str]] = {}
