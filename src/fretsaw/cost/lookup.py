@@ -74,36 +74,40 @@ class Experts:
         return abs(math.log(self.top_k / s["top_k"])) + abs(math.log(self.experts / s["experts"]))
 
     def look_up(self, kernel: Kernel) -> Found:
-        """Seconds: of its hidden width, else affinely between the two next to it."""
-        hidden = kernel.sizes["hidden"]
+        """Seconds: of its hidden width, else affinely between the two next to it.
+
+        Below the least measured width, down to half of it, those of experts that are as many
+        times narrower instead: their weights and FLOPs are the same.
+        """
+        hidden, ffn = kernel.sizes["hidden"], kernel.sizes["ffn"]
+        if self.hidden[0] / 2 < hidden < self.hidden[0]:
+            found = self._seconds(self.grids[0], kernel, ffn=ffn * hidden / self.hidden[0])
+            return _as_model((found, self.grids[0].floor) if found else None)
         at = bisect_left(self.hidden, hidden)
-        if at == len(self.hidden):
+        if at == len(self.hidden) or hidden < self.hidden[0]:
             return None
-        above = self._seconds(self.grids[at], kernel)
-        if above is None:
-            return None
-        if self.hidden[at] == hidden:
-            return above, self.grids[at].floor
-        below = self._seconds(self.grids[at - 1], kernel) if at else None
-        if below is None:
+        high = self._seconds(self.grids[at], kernel, ffn=ffn)
+        if high is None or self.hidden[at] == hidden:
+            return (high, self.grids[at].floor) if high else None
+        low = self._seconds(self.grids[at - 1], kernel, ffn=ffn)
+        if low is None:
             return None
         share = (hidden - self.hidden[at - 1]) / (self.hidden[at] - self.hidden[at - 1])
-        seconds = below.seconds + (above.seconds - below.seconds) * share
-        is_measured = below.is_measured and above.is_measured
-        return Answer(seconds, is_measured), self.grids[at - 1].floor
+        seconds = low.seconds + (high.seconds - low.seconds) * share
+        return Answer(seconds, low.is_measured and high.is_measured), self.grids[at - 1].floor
 
-    def _seconds(self, grid: Grid, kernel: Kernel) -> Answer | None:
+    def _seconds(self, grid: Grid, kernel: Kernel, *, ffn: float) -> Answer | None:
         """Seconds by as many tokens as give each expert as many: the model of top_k and experts.
 
             tokens * (top_k / measured top_k) * (measured experts / experts)
 
         Below one such token fewer experts are read, so seconds go affinely to the table's floor.
 
-        Source: Own.
+        Source: Own; errors in benchmarks/results/lookup.json.
         """
         s = kernel.sizes
         tokens = s["tokens"] * s["top_k"] / self.top_k * self.experts / s["experts"]
-        answer = grid.at(s["ffn"], s["expert"], max(tokens, 1.0))
+        answer = grid.at(ffn, s["expert"], max(tokens, 1.0))
         if answer is None:
             return None
         seconds = answer.seconds

@@ -163,6 +163,12 @@ def test_between_two_hidden_widths_seconds_lie_between():
     assert times[0] < times[1] < times[2]
 
 
+def test_a_hidden_width_below_the_table_counts_by_its_area():
+    latent = timer().time(experts(hidden=768))
+    assert latent.provider == "table+model"
+    assert latent.seconds == timer().time(experts(ffn=2688 * 3 / 4)).seconds
+
+
 def test_a_width_below_the_table_is_a_model():
     timing = timer("h100_sxm", "trtllm").time(experts("fp8", ffn=336))
     assert timing.provider == "table+model"
