@@ -16,6 +16,12 @@ ATTENTION = table(
     }
 )
 
+KV_SCALES = {
+    "mixer.k_proj.weight": "mixer.k_proj.k_scale",
+    "mixer.v_proj.weight": "mixer.v_proj.v_scale",
+}
+"""Weight whose output is cached -> the scale of that cache, where it is quantised."""
+
 MAMBA = table(
     {
         "mixer.in_proj.weight": (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import NemotronHConfig, NemotronHForCausalLM
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHBlock, NemotronHMamba2Mixer
 
@@ -43,10 +43,10 @@ def load_model(
         CheckpointError: a tensor is missing or damaged.
     """
     model = empty_model(checkpoint.shape, checkpoint.config)
-    state = {}
-    for name, pattern, row in running_tensors(checkpoint.shape):
-        kept = torch.float32 if name.endswith(ALWAYS_FLOAT32) else dtype
-        state[name] = _assemble(checkpoint, pattern, row=row).to(device=device, dtype=kept)
+    state = {
+        name: read_running(checkpoint, row, dtype=dtype, device=device)
+        for name, _, row in running_tensors(checkpoint.shape)
+    }
     model.load_state_dict(state, strict=True, assign=True)
     if checkpoint.shape.is_tied:
         model.lm_head.weight = model.model.embeddings.weight
@@ -74,19 +74,23 @@ def _config_fields() -> set[str]:
 
 
 def empty_block(config: NemotronHConfig, *, block: Block, index: int) -> NemotronHBlock:
-    """One residual block on the meta device, with this block's own sizes.
-
-    The time-step clamp that transformers 5.15 to 5.24 put on prefill alone is undone.
-    """
+    """One residual block on the meta device, with this block's own sizes."""
     own = copy.copy(config)
     for key, value in layer_values(block).items():
         setattr(own, key, value)
     with torch.device("meta"):
         module = NemotronHBlock(own, layer_idx=index)
+    undo_time_step_clamp(module)
     if isinstance(module.mixer, NemotronHMamba2Mixer):
-        module.mixer.time_step_limit = (0.0, float("inf"))
         use_fast_scan(module)
     return module.eval()
+
+
+def undo_time_step_clamp(model: nn.Module) -> None:
+    """Undo the time-step clamp that transformers 5.15 to 5.24 put on prefill alone."""
+    for module in model.modules():
+        if isinstance(module, NemotronHMamba2Mixer):
+            module.time_step_limit = (0.0, float("inf"))
 
 
 def running_tensors(shape: ModelShape) -> Iterator[tuple[str, str, Row]]:
@@ -113,17 +117,45 @@ def running_axes(row: TensorAxes) -> tuple[Axis, ...]:
     return tuple(Axis(((dim,),)) for dim in row.name_dims) + row.axes
 
 
-def _assemble(checkpoint: Checkpoint, pattern: str, *, row: Row) -> Tensor:
-    if "{expert}" not in pattern:
-        return checkpoint.read(pattern)
-    fused: Tensor | None = None
+def read_running(
+    checkpoint: Checkpoint, row: Row, *, dtype: torch.dtype, device: str = "cpu"
+) -> Tensor:
+    """A tensor as the running model holds it, experts fused; at most one expert beside it."""
+    kept = torch.float32 if row.tensor.name.endswith(ALWAYS_FLOAT32) else dtype
+    if "{expert}" not in row.tensor.name:
+        return checkpoint.read(row.tensor.name).to(device=device, dtype=kept)
+    shape = (row.sizes["expert"], *row.tensor.shape(row.sizes))
+    fused = torch.empty(shape, dtype=kept, device=device)
     for i, (name, _) in enumerate(row.names()):
-        tensor = checkpoint.read(name)
-        if fused is None:
-            fused = tensor.new_empty((row.sizes["expert"], *tensor.shape))
-        fused[i] = tensor
-    assert fused is not None
+        fused[i] = checkpoint.read(name)
     return fused
+
+
+def load_block(
+    checkpoint: Checkpoint,
+    index: int,
+    *,
+    config: NemotronHConfig,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> NemotronHBlock:
+    """One residual block of the trunk alone: a model larger than memory is run block by block.
+
+    Args:
+        checkpoint: Opened folder.
+        index: Which block.
+        config: Of an `empty_model`.
+        dtype: As `load_model`.
+        device: Where the weights go.
+    """
+    block = empty_block(config, block=checkpoint.shape.blocks[index], index=index)
+    state = {
+        running_name(row.local): read_running(checkpoint, row, dtype=dtype, device=device)
+        for row in checkpoint.rows
+        if row.part == "block" and row.block == index
+    }
+    block.load_state_dict(state, strict=True, assign=True)
+    return block.requires_grad_(False)
 
 
 def save_weights(
