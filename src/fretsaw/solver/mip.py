@@ -140,6 +140,22 @@ def solve(
         InfeasibleError: no choice meets the budgets; it names them and the nearest values.
         RunError: a block without a finite score, or a time-out without any answer.
     """
+    found = best_choices(
+        problem, n_best=n_best, min_distance=min_distance, time_limit_s=time_limit_s
+    )
+    if not found:
+        raise infeasible(problem)
+    return found
+
+
+def best_choices(
+    problem: Problem, *, n_best: int = 1, min_distance: int = 1, time_limit_s: float = 60.0
+) -> list[Choice]:
+    """As `solve`, but empty where no choice meets the budgets.
+
+    Raises:
+        RunError: a block without a finite score, or a time-out without any answer.
+    """
     program, limits = _program(problem), [problem.limit(b) for b in problem.budgets]
     found: list[Choice] = []
     for _ in range(n_best):
@@ -158,8 +174,6 @@ def solve(
             f"the search found no answer in {time_limit_s:g} s",
             "raise search.time_limit_s, or make the library smaller",
         )
-    if not found:
-        raise _infeasible(problem)
     return found
 
 
@@ -260,7 +274,9 @@ def _choice(problem: Problem, answer: Answer) -> Choice:
     return problem.choice(answer.picked, status=answer.status, gap=gap)
 
 
-def _infeasible(problem: Problem) -> InfeasibleError:
+def infeasible(problem: Problem) -> InfeasibleError:
+    """The error that names the budgets which no choice meets, and the nearest values."""
+
     def least(cost: str, others: Sequence[Budget]) -> int | None:
         choice = cheapest(replace(problem, budgets=others), cost=cost)
         return None if choice is None else int(choice.costs[cost])

@@ -11,10 +11,10 @@ import pytest
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.errors import InfeasibleError
 from fretsaw.solver import alternatives
-from fretsaw.solver.alternatives import solve_any
+from fretsaw.solver.alternatives import Terms, solve_any, under
 from fretsaw.solver.budget import Budget, PricedCost
 from fretsaw.solver.library import Grid, build_library
-from fretsaw.solver.mip import Problem, cheapest, solve
+from fretsaw.solver.mip import Problem, best_choices, cheapest, solve
 from tests.shapes import hybrid_shape
 
 SHAPE = hybrid_shape("MEE*M")
@@ -97,35 +97,78 @@ def test_a_time_that_cannot_be_met_is_named_in_full_and_rounded() -> None:
     )
 
 
-def test_the_problem_with_the_best_choice_wins() -> None:
-    costs = [priced("token_ns (x)", seed=1)]
-    tight, loose, impossible = (
-        problem_with(Budget("token_ns (x)", limit), costs=costs) for limit in (1.1e7, 2.5e7, 10)
-    )
-    winner, choices = solve_any([impossible, tight, loose], n_best=3, min_distance=1)
-    assert winner == 2
-    assert choices == solve(loose, n_best=3)
-    assert choices[0].score < solve(tight)[0].score
+def terms(name: str, limit: float, *, seed: int = 1) -> Terms:
+    return Terms([priced(name, seed=seed)], [Budget(name, limit)])
 
 
-def test_of_equal_problems_the_first_wins() -> None:
+def test_without_demands_the_problem_is_solved_as_it_is() -> None:
     problem = problem_with(costs=[])
-    assert solve_any([problem, problem])[0] == 0
+    assert solve_any(problem, [], n_best=2) == ((), solve(problem, n_best=2))
 
 
-def test_problems_that_cannot_be_met_say_what_the_first_lacks() -> None:
-    first = problem_with(Budget("token_ns (x)", 10), costs=[priced("token_ns (x)", seed=1)])
-    second = problem_with(Budget("token_ns (y)", 10), costs=[priced("token_ns (y)", seed=1)])
+def test_the_way_with_the_best_choice_is_taken() -> None:
+    ways = [terms("token_ns (x)", limit) for limit in (10, 1.1e7, 2.5e7)]
+    problem = problem_with(costs=[])
+    taken, choices = solve_any(problem, [ways], n_best=3)
+    loose = under(problem, [ways[2]])
+    assert taken == (2,)
+    assert choices == solve(loose, n_best=3)
+    assert choices[0].score < solve(under(problem, [ways[1]]))[0].score
+
+
+def test_of_equal_ways_the_first_is_taken() -> None:
+    ways = [terms("token_ns (x)", 3e7)] * 2
+    assert solve_any(problem_with(costs=[]), [ways])[0] == (0,)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_several_demands_are_met_together_by_the_best_of_all_ways(seed: int) -> None:
+    rng = random.Random(seed)
+    demands = [
+        [
+            terms(f"token_ns ({d}, {w})", rng.uniform(1.8e7, 3.0e7), seed=10 * seed + 3 * d + w)
+            for w in range(3)
+        ]
+        for d in range(2)
+    ]
+    problem = problem_with(costs=[], seed=seed)
+    scores = {
+        ways: [c.score for c in best_choices(under(problem, [demands[0][i], demands[1][j]]))]
+        for ways in itertools.product(range(3), range(3))
+        for i, j in [ways]
+    }
+    feasible = {ways: found[0] for ways, found in scores.items() if found}
+    taken, (choice,) = solve_any(problem, demands)
+    assert choice.score == min(feasible.values())
+    assert feasible[taken[0], taken[1]] == choice.score
+
+
+def test_demands_that_cannot_be_met_say_what_the_first_way_lacks() -> None:
+    ways = [terms("token_ns (x)", 10), terms("token_ns (y)", 10)]
     with pytest.raises(InfeasibleError, match=r"token_ns \(x\)"):
-        solve_any([first, second])
+        solve_any(problem_with(costs=[]), [ways])
 
 
-def test_what_a_timed_out_problem_might_still_have_is_in_the_gap(
+def test_demands_that_exclude_each_other_are_named() -> None:
+    # Each can be met alone; no choice is below the middle of both.
+    time = priced("token_ns (x)", seed=1)
+    most = {key: 10**7 - cost for key, cost in time.of_variant.items()}
+    least = PricedCost("token_ns (y)", 1000, most)
+    demands = [
+        [Terms([time], [Budget("token_ns (x)", 2.0e7)])],
+        [Terms([least], [Budget("token_ns (y)", 2.0e7)])],
+    ]
+    with pytest.raises(InfeasibleError, match="no choice meets these budgets together"):
+        solve_any(problem_with(costs=[]), demands)
+
+
+def test_what_a_timed_out_way_might_still_have_is_in_the_gap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     none = tuple(Variant(b) for b in range(2))
     answers = iter([Choice(none, 2.0, {}, "feasible", 0.5), Choice(none, 1.5, {}, "optimal")])
-    monkeypatch.setattr(alternatives, "solve", lambda problem, **_: [next(answers)])
-    winner, (choice,) = solve_any([problem_with(costs=[])] * 2)
-    assert (winner, choice.status, choice.score) == (1, "feasible", 1.5)
+    monkeypatch.setattr(alternatives, "best_choices", lambda problem, **_: [next(answers)])
+    ways = [terms("token_ns (x)", 1e7)] * 2
+    taken, (choice,) = solve_any(problem_with(costs=[]), [ways])
+    assert (taken, choice.status, choice.score) == ((1,), "feasible", 1.5)
     assert choice.gap == pytest.approx(1 / 3)
