@@ -2,11 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from fretsaw.cost.memory import COSTS
-from fretsaw.recipe import SECTIONS, Compute, Data
+from fretsaw.recipe.sections import SECTIONS, Compute, Data
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text(encoding="utf-8")
 
@@ -14,12 +15,14 @@ PAGE = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text(encoding="ut
 def keys_of(model: type[BaseModel], prefix: str) -> set[str]:
     keys = set()
     for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            keys |= keys_of(inner, f"{prefix}.{name}")
-        else:
-            keys.add(f"{prefix}.{name}")
-    return keys
+        inner = [t for t in (field.annotation, *get_args(field.annotation)) if is_section(t)]
+        keys |= keys_of(inner[0], f"{prefix}.{name}") if inner else {f"{prefix}.{name}"}
+    is_open = model.model_config.get("extra") == "allow"
+    return keys | ({prefix} if is_open else set())
+
+
+def is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def test_every_key_is_documented_and_no_other() -> None:

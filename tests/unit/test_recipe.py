@@ -53,8 +53,8 @@ def test_a_round_overrides_key_by_key_but_a_budget_whole(file: Path) -> None:
 
     assert first.distill.tokens == 100
     assert (second.distill.tokens, second.distill.learning_rate) == (200, 0.5)
-    assert first.search.budget == {"params": "90%", "moe_params": "80%"}
-    assert second.search.budget == {"params": "50%"}
+    assert first.search.budget.costs == {"params": "90%", "moe_params": "80%"}
+    assert second.search.budget.costs == {"params": "50%"}
     assert second.search.n_best == 2
 
 
@@ -79,7 +79,7 @@ def test_an_override_reaches_its_place(file: Path, override: str, found: dict[st
         "path": recipe.data.path,
         "first": first.distill.tokens,
         "second": second.distill.tokens,
-        "budget": [dict(r.search.budget) for r in recipe.rounds],
+        "budget": [r.search.budget.costs for r in recipe.rounds],
         "rate": first.distill.learning_rate,
         "threads": recipe.compute.threads,
     }
@@ -155,3 +155,74 @@ def test_sections_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         recipe.seed = 2
     assert isinstance(recipe, Recipe)
+
+
+FAST = {"hardware": "8xB200", "workload": "8k/64k", "user_tokens_per_s": 100, "speedup": 2}
+LONG = {"hardware": "H100", "context": "1M", "concurrency": 8}
+
+
+def _serving(*entries: dict[str, Any], **budget: Any) -> dict[str, Any]:
+    return _data(search={"budget": {**budget, "serve": list(entries)}})
+
+
+def test_serving_terms_stand_beside_plain_budgets() -> None:
+    recipe = resolve_recipe(_serving(FAST, LONG, params="75%"))
+    budget = recipe.rounds[0].search.budget
+    assert budget.costs == {"params": "75%"}
+    assert [str(one) for one in budget.serve] == [
+        "speedup 2, user_tokens_per_s 100, 8k/64k, 8xB200",
+        "concurrency 8, context 1M, H100",
+    ]
+    assert resolve_recipe(json.loads(recipe.to_json())) == recipe
+
+
+@pytest.mark.parametrize(
+    ("entry", "said", "hint"),
+    [
+        (FAST | {"hardware": "8xB20"}, "unknown hardware 'B20'", "did you mean 'B200'?"),
+        (FAST | {"hardware": "eight"}, "unknown hardware 'eight'", "this-machine"),
+        (FAST | {"hardware": "0xB200"}, "'0xB200' is no hardware", "8xB200"),
+        (FAST | {"workload": "8k"}, "'8k' is no workload", "8k/64k"),
+        (FAST | {"workload": "8k/0"}, "has no tokens", "8k/64k"),
+        (FAST | {"layout": "tp2 tp4"}, "is no layout", "tp2 ep2"),
+        (FAST | {"format": "nvfp5"}, "unknown precision 'nvfp5'", "'nvfp4'"),
+        (FAST | {"engine": "vlm"}, "unknown engine 'vlm'", "'vllm'"),
+        (FAST | {"server_tokens_per_s": 9}, "one of speedup and", "speedup: 2"),
+        (FAST | {"concurrency": 9}, "one of user_tokens_per_s and concurrency", "speedup: 2"),
+        (FAST | {"context": "1M"}, "and no context; given: speedup", "speedup: 2"),
+        ({"hardware": "H100", "workload": "1k/1k"}, "given: none of them", "speedup: 2"),
+        ({"hardware": "H100"}, "neither a workload, nor a context", "context: 1M"),
+        (LONG | {"speedup": 2}, "neither a workload, nor a context", "context: 1M"),
+        (LONG | {"context": "many"}, "'many' is no count", "k, M"),
+        (FAST | {"hardware": "this-machine", "layout": "tp2"}, "those of the run", "compute.dtype"),
+    ],
+)
+def test_serving_terms_that_make_no_sense_are_refused(
+    entry: dict[str, Any], said: str, hint: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        resolve_recipe(_serving(entry))
+    assert caught.value.message.startswith("search.budget.serve (")
+    assert said in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (FAST | {"speedup": 0}, "serve.0.speedup' is 0"),
+        (FAST | {"user_tokens_per_s": -100}, "serve.0.user_tokens_per_s' is -100"),
+        (LONG | {"concurrency": 0}, "serve.0.concurrency' is 0"),
+        (FAST | {"memory_fraction": -1}, "serve.0.memory_fraction' is -1"),
+        ({"workload": "8k/64k"}, "serve.0.hardware' is missing"),
+    ],
+)
+def test_numbers_of_serving_terms_are_above_zero(entry: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        resolve_recipe(_serving(entry))
+
+
+def test_an_unknown_serving_key_is_named_with_the_nearest() -> None:
+    with pytest.raises(RecipeError, match=r"'rounds\.0\.search\.budget\.serve\.0\.speed'") as error:
+        resolve_recipe(_serving(FAST | {"speed": 3}))
+    assert "'speedup'" in error.value.hint

@@ -16,7 +16,7 @@ from fretsaw.core.units import parse_bytes
 from fretsaw.core.variant import Variant
 from fretsaw.cost.memory import model_costs
 from fretsaw.errors import FretsawError, RecipeError
-from fretsaw.recipe import Library, Round
+from fretsaw.recipe.sections import Library, Round
 from fretsaw.solver.budget import resolve_budgets
 from fretsaw.solver.mip import Problem, solve
 from fretsaw.stages.library import by_block, variants_of
@@ -129,7 +129,7 @@ def _check_round(
         shape,
         by_block(variants),
         scores={(v.block, v.key): 0.0 for v in variants},
-        budgets=resolve_budgets(settings.search.budget, parent_costs=model_costs(original)),
+        budgets=resolve_budgets(settings.search.budget.costs, parent_costs=model_costs(original)),
     )
     solve(problem, time_limit_s=settings.search.time_limit_s)
     return _smallest(shape, sized)
@@ -143,7 +143,7 @@ def _check_asked(settings: Round) -> None:
             "the library offers no smaller form of any block",
             "give library.moe.ffn, library.moe.top_k, library.mamba.state or library.none",
         )
-    if not settings.search.budget:
+    if not (settings.search.budget.costs or settings.search.budget.serve):
         raise RecipeError(
             "search.budget is empty, so nothing would be cut",
             "give a budget, for example {params: 75%}",

@@ -10,7 +10,7 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.variant import Variant
-from fretsaw.recipe import Library
+from fretsaw.recipe.sections import Library
 from fretsaw.solver.library import Grid, build_library
 from fretsaw.stages.describe import read_shape
 from fretsaw.stages.run import RunRound, Stage

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.importance.order import Orders, orders_from_tensors
-from fretsaw.recipe import Compute
+from fretsaw.recipe.sections import Compute
 from fretsaw.runtime.blocks import BlockView, order_model, run_block
 from fretsaw.runtime.load import load_model
 from fretsaw.runtime.repair import Repairer, RepairSettings

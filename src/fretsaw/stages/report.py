@@ -101,7 +101,7 @@ def _round_findings(round_: RunRound, choice: Choice, *, origins: list[int]) -> 
     kept = next(row for row in result["history"] if row["step"] == result["best_step"])
     return RoundFindings(
         number=round_.number,
-        budget=round_.settings.search.budget,
+        budget=round_.settings.search.budget.costs,
         status=choice.status,
         gap=choice.gap,
         metric=round_.settings.score.metric,

@@ -14,7 +14,7 @@ from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
 from fretsaw.cost.memory import model_costs
-from fretsaw.recipe import Search
+from fretsaw.recipe.sections import Search
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.verify import measure_choices
 from fretsaw.solver.budget import resolve_budgets
@@ -41,7 +41,7 @@ def problem_of(round_: RunRound) -> Problem:
         variants=read_library(round_.result("03-library")),
         scores=metric_values(rows, round_.settings.score.metric),
         budgets=resolve_budgets(
-            settings.budget, parent_costs=model_costs(Checkpoint(round_.run.parent).shape)
+            settings.budget.costs, parent_costs=model_costs(Checkpoint(round_.run.parent).shape)
         ),
     )
 

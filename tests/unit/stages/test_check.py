@@ -3,7 +3,7 @@
 import pytest
 
 from fretsaw.errors import RecipeError
-from fretsaw.recipe import Granularity, Library
+from fretsaw.recipe.sections import Granularity, Library
 from fretsaw.stages.check import check_engines
 from tests.shapes import published_shape
 

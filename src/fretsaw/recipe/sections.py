@@ -1,0 +1,288 @@
+"""The sections of a recipe: every key with its type, its default, and the checks of its words."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fretsaw.core.engines import common_granularity, engine_named
+from fretsaw.core.hardware import THIS_MACHINE, parse_layout, parse_node, parse_workload
+from fretsaw.core.precision import preset
+from fretsaw.core.units import parse_count
+from fretsaw.errors import RecipeError
+
+Positive = Annotated[int, Field(gt=0)]
+AboveZero = Annotated[float, Field(gt=0.0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+MetricName = Literal["kl", "loss", "hidden"]
+Repair = Literal["none", "experts", "output", "both"]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, no unknown keys; numbers may be text, as YAML reads 1e-3."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Splits(Section):
+    """Names of the splits in the data set."""
+
+    train: str = "train"
+    calibration: str = "calibration"
+    validation: str = "validation"
+
+
+class Data(Section):
+    """Where the text comes from: a folder with splits, or one file or folder to be split."""
+
+    path: str
+    text_key: str = "text"
+    splits: Splits = Splits()
+
+
+class Compute(Section):
+    """Device, working dtype and threads of the running model."""
+
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    threads: Positive | None = None
+    batch_sequences: Positive = 8
+
+
+class Calibrate(Section):
+    """Text for the statistics of expert channels and Mamba state."""
+
+    sequences: Positive = 128
+    sequence_length: Positive = 1024
+
+
+class Rank(Section):
+    """How statistics become an order of units."""
+
+    min_tokens: Positive = 32
+
+
+class MoeGrid(Section):
+    """Sizes that a MoE block may take: numbers, or fractions of the parent such as "75%"."""
+
+    ffn: tuple[int | str, ...] = ()
+    top_k: tuple[int | str, ...] = ()
+
+
+class MambaGrid(Section):
+    """Sizes that all Mamba blocks may take."""
+
+    state: tuple[int | str, ...] = ()
+
+
+class Granularity(Section):
+    """Sizes are multiples of these; what is not given follows from the engines."""
+
+    ffn: Positive | None = None
+    state: Positive | None = None
+
+
+class Library(Section):
+    """Which variants of each block compete."""
+
+    moe: MoeGrid = MoeGrid()
+    mamba: MambaGrid = MambaGrid()
+    none: tuple[Literal["mamba", "attention", "moe", "mlp"], ...] = ()
+    engines: tuple[str, ...] = ("vllm",)
+    precision: str = "bf16"
+    granularity: Granularity = Granularity()
+    repair: Repair = "both"
+    repair_sequences: Positive = 32
+
+    @model_validator(mode="after")
+    def _granularity_of_engines(self) -> Self:
+        """Check the names, and fill in the granularity, so that a resolved recipe shows it."""
+        preset(self.precision)
+        engines = [engine_named(name) for name in self.engines]
+        steps = {dim: n or common_granularity(dim, engines) for dim, n in self.granularity}
+        object.__setattr__(self, "granularity", Granularity(**steps))
+        return self
+
+
+class Score(Section):
+    """Replace-one scoring, on calibration text that nothing was fitted on."""
+
+    metric: MetricName = "kl"
+    sequences: Positive = 32
+    variants_per_pass: Positive = 4
+
+
+class Serve(Section):
+    """What the child should do for its users on some hardware.
+
+    With a workload a rate, at a speed for each user or with so many requests in flight; without
+    one, memory for so many requests of a context.
+    """
+
+    hardware: str
+    workload: str | None = None
+    user_tokens_per_s: AboveZero | None = None
+    concurrency: Positive | None = None
+    speedup: AboveZero | None = None
+    server_tokens_per_s: AboveZero | None = None
+    context: int | str | None = None
+    format: str | None = None
+    engine: str | None = None
+    layout: str | None = None
+    acceptance_length: AboveZero = 1.0
+    memory_fraction: AboveZero = 0.9
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it speaks of the machine that the run is on."""
+        return self.hardware.strip().lower() == THIS_MACHINE
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        """Check what needs no model."""
+        try:
+            self._check_words()
+            self._check_together()
+        except RecipeError as error:
+            message = f"search.budget.serve ({self}): {error.message}"
+            raise RecipeError(message, error.hint) from error
+        return self
+
+    def _check_words(self) -> None:
+        if not self.is_here:
+            parse_node(self.hardware)
+        if self.workload is not None:
+            parse_workload(self.workload)
+        if self.context is not None and parse_count(self.context) < 1:
+            raise RecipeError("a context of no tokens", "give tokens, such as 128k")
+        if self.layout is not None:
+            parse_layout(self.layout)
+        if self.format is not None:
+            preset(self.format)
+        if self.engine is not None:
+            engine_named(self.engine)
+
+    def _check_together(self) -> None:
+        if self.is_here and (self.format or self.engine or self.layout):
+            raise RecipeError(
+                "format, engine and layout are those of the run on this machine",
+                "remove them; compute.dtype is the format",
+            )
+        rates, loads = self._given("speedup", "server_tokens_per_s"), self._given(*LOADS)
+        if self.workload is None:
+            if rates or loads != ["concurrency"] or self.context is None:
+                raise RecipeError(
+                    "neither a workload, nor a context and the requests that memory should hold",
+                    "give workload: 8k/64k with a rate, or context: 1M and concurrency: 8",
+                )
+        elif len(rates) != 1 or len(loads) != 1 or self.context is not None:
+            raise RecipeError(
+                "a workload takes one of speedup and server_tokens_per_s, one of "
+                f"{' and '.join(LOADS)}, and no context; given: "
+                f"{', '.join([*rates, *loads, *self._given('context')]) or 'none of them'}",
+                "for example {user_tokens_per_s: 100, speedup: 2}",
+            )
+
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) is not None]
+
+    def __str__(self) -> str:
+        """As in messages: ``speedup 2, user_tokens_per_s 100, 8k/64k, 8xB200, nvfp4``."""
+        numbers = ("speedup", "server_tokens_per_s", *LOADS)
+        words = (f"{name} {getattr(self, name):g}" for name in self._given(*numbers))
+        plain = (self.workload, self.context and f"context {self.context}", self.hardware)
+        return ", ".join(str(word) for word in (*words, *plain, self.format) if word)
+
+
+LOADS = ("user_tokens_per_s", "concurrency")
+
+
+class Budget(Section):
+    """Upper bounds: cost -> limit, and what the child should do for its users."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, int | float | str] = Field(init=False)
+
+    serve: tuple[Serve, ...] = ()
+
+    @property
+    def costs(self) -> dict[str, int | float | str]:
+        """Cost -> limit."""
+        return dict(self.__pydantic_extra__)
+
+
+class Search(Section):
+    """Budgets and the mixed-integer program."""
+
+    budget: Budget = Budget()
+    n_best: Positive = 3
+    min_distance: Positive = 2
+    time_limit_s: AboveZero = 60.0
+    strategy: Literal["best", "uniform", "random"] = "best"
+    random_choices: Annotated[int, Field(ge=0)] = 0
+
+
+class Build(Section):
+    """How the child is written."""
+
+    shard_bytes: int | str = "5GB"
+
+
+class Distill(Section):
+    """The healing of a round."""
+
+    tokens: Positive = 1_000_000
+    sequence_length: Positive = 1024
+    batch_size: Positive = 8
+    learning_rate: AboveZero | Literal["auto"] = "auto"
+    warmup_fraction: Fraction = 0.1
+    final_fraction: Fraction = 0.1
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip_norm: AboveZero = 1.0
+    cosine_weight: Annotated[float, Field(ge=0)] = 0.0
+    label_weight: Annotated[float, Field(ge=0)] = 0.0
+    balance_weight: Annotated[float, Field(ge=0)] = 0.0
+    evaluations: Positive = 10
+    validation_sequences: Positive = 32
+    patience: Positive | None = None
+    recovery: Fraction | None = None
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "calibrate": Calibrate,
+    "rank": Rank,
+    "library": Library,
+    "score": Score,
+    "search": Search,
+    "build": Build,
+    "distill": Distill,
+}
+"""Sections that a round may override, by the name of their stage."""
+
+
+class Round(Section):
+    """All settings of one round, defaults filled in."""
+
+    calibrate: Calibrate = Calibrate()
+    rank: Rank = Rank()
+    library: Library = Library()
+    score: Score = Score()
+    search: Search = Search()
+    build: Build = Build()
+    distill: Distill = Distill()
+
+
+class Recipe(Section):
+    """A resolved recipe."""
+
+    parent: str
+    seed: Annotated[int, Field(ge=0)] = 0
+    data: Data
+    compute: Compute = Compute()
+    rounds: Annotated[tuple[Round, ...], Field(min_length=1)]
+
+    def to_json(self) -> str:
+        """The resolved recipe as JSON text."""
+        return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
