@@ -1,0 +1,298 @@
+"""From a target and the prices of variants to budgets of the search: one alternative per layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fretsaw.core.hardware import Layout
+from fretsaw.core.shape import Block, ModelShape
+from fretsaw.core.tables import ScoreKey
+from fretsaw.core.units import format_bytes, format_count, format_latency
+from fretsaw.core.variant import Choice
+from fretsaw.cost.kernels import Step
+from fretsaw.cost.memory import Footprint, footprints, mtp_bytes
+from fretsaw.serving.capacity import usable_bytes
+from fretsaw.serving.demand import (
+    Prices,
+    PricesOf,
+    RequestTimes,
+    Target,
+    request_times,
+    sequences_on,
+    token_seconds,
+    token_seconds_of,
+)
+from fretsaw.solver.alternatives import Terms
+from fretsaw.solver.budget import Budget, PricedCost
+from fretsaw.solver.mip import Problem
+
+TENSOR_TABLE = "tensor table"
+"""Provider of what follows from sizes alone."""
+
+Key = tuple[object, ...]
+Forms = Mapping[ScoreKey, Block]
+"""(block, variant key) -> the block in this form."""
+
+
+def block_key(block: Block | None) -> Key:
+    """Equal for blocks that take the same; of what is no block, empty."""
+    return (block.mixer, *sorted(block.values.items())) if block else ()
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a form of a block takes under a layout, at the load of a target.
+
+    Attributes:
+        demand: Number of the demand in the recipe, from 0.
+        layout: As users write it.
+        block: The form; None stands for what is no block.
+        times: Of its replica; None where only memory counts.
+        footprint: Memory of one GPU.
+        provider: Who says what it takes.
+    """
+
+    demand: int
+    layout: str
+    block: Block | None
+    times: RequestTimes | None
+    footprint: Footprint
+    provider: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads back."""
+        return {**asdict(self), "times": self.times._asdict() if self.times else None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Price:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: the data is not that of a price.
+        """
+        return cls(
+            demand=int(data["demand"]),
+            layout=str(data["layout"]),
+            block=Block(**data["block"]) if data["block"] else None,
+            times=RequestTimes(**data["times"]) if data["times"] else None,
+            footprint=Footprint(**data["footprint"]),
+            provider=str(data["provider"]),
+        )
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A target under one layout.
+
+    Attributes:
+        number: Of the demand in the recipe, from 0.
+        target: What the demand comes to.
+        layout: Of each replica.
+        parent_token_s: Time of a token of the original parent at this load; None where only
+            memory counts.
+    """
+
+    number: int
+    target: Target
+    layout: Layout
+    parent_token_s: float | None = None
+
+    @property
+    def sequences(self) -> float:
+        """Requests in flight on one replica."""
+        return sequences_on(self.target.demand.node, self.target.in_flight, layout=self.layout)
+
+    def __str__(self) -> str:
+        """As in messages: ``8xB200 tp2, 104 of 8k/64k in flight``."""
+        demand = self.target.demand
+        requests = demand.workload or f"{format_count(demand.context)} tokens"
+        return f"{demand.node} {self.layout}, {self.target.in_flight:.4g} of {requests} in flight"
+
+    @property
+    def token_cost(self) -> str:
+        """Name of the cost that bounds the time of a token."""
+        return f"token_ns ({self})"
+
+    @property
+    def memory_cost(self) -> str:
+        """Name of the cost that bounds the memory of a GPU."""
+        return f"gpu_bytes ({self})"
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory of one GPU."""
+        demand = self.target.demand
+        return usable_bytes(demand.node, demand.assumptions)
+
+    def price(
+        self, blocks: Iterable[Block], *, shape: ModelShape, prices: Prices
+    ) -> Iterator[Price]:
+        """Of what is no block, then of each different block.
+
+        Args:
+            blocks: Forms of blocks.
+            shape: The model that they are part of.
+            prices: Under this layout.
+        """
+        demand = self.target.demand
+        distinct = list({block_key(b): b for b in blocks if b.mixer != "none"}.values())
+        held, rest = footprints(shape.with_blocks(distinct), demand.precision, layout=self.layout)
+        if demand.assumptions.has_mtp:
+            rest += Footprint(math.ceil(mtp_bytes(shape) / self.layout.gpus))
+        parts = [(None, rest), *zip(distinct, held, strict=True)]
+        for block, footprint in parts:
+            times, provider = self._times(block, shape=shape, prices=prices)
+            yield Price(self.number, str(self.layout), block, times, footprint, provider)
+
+    def _times(
+        self, block: Block | None, *, shape: ModelShape, prices: Prices
+    ) -> tuple[RequestTimes | None, str]:
+        """Times of a block, or of what is no block, and who says so."""
+        workload = self.target.demand.workload
+        if workload is None:
+            return None, TENSOR_TABLE
+
+        def seconds(step: Step) -> float:
+            if block is None:
+                return prices.fixed_seconds(shape, step=step)
+            return prices.block_seconds(block, step=step)
+
+        sequences = self.sequences
+        times = request_times(seconds, workload=workload, layout=self.layout, sequences=sequences)
+        part = shape.with_blocks([block] if block else ())
+        step = Step(sequences, 1, workload.mean_context)
+        return times, prices.provider(part, step=step)
+
+    def costs(self, prices: Iterable[Price], *, forms: Forms) -> list[PricedCost]:
+        """Time of a token and memory of a GPU, as costs of every variant.
+
+        Args:
+            prices: Of every form, and of what is no block; those of other alternatives are passed
+                over.
+            forms: (block, variant key) -> its form.
+        """
+        own = (p for p in prices if (p.demand, p.layout) == (self.number, str(self.layout)))
+        by_key = {block_key(price.block): price for price in own}
+        nothing = Price(self.number, "", Block("none"), RequestTimes(0.0, 0.0), Footprint(), "")
+        by_key[block_key(nothing.block)] = nothing
+        of = {key: by_key[block_key(block)] for key, block in forms.items()}
+        costs = [
+            PricedCost(
+                self.memory_cost,
+                self._bytes(by_key[()]),
+                {key: self._bytes(price) for key, price in of.items()},
+            )
+        ]
+        if self.target.token_s is not None:
+            time = {key: self._nanoseconds(price) for key, price in of.items()}
+            costs.append(PricedCost(self.token_cost, self._nanoseconds(by_key[()]), time))
+        return costs
+
+    def terms(self, prices: Iterable[Price], *, problem: Problem) -> Terms:
+        """Costs and bounds for the variants of a problem."""
+        forms = {(v.block, v.key): v.apply(problem.shape.blocks[v.block]) for v in problem.usable}
+        return Terms(self.costs(prices, forms=forms), self.budgets())
+
+    def budgets(self) -> list[Budget]:
+        """Bounds on those costs, that of memory first."""
+        usable, target = self.usable_bytes, self.target
+        budgets = [Budget(self.memory_cost, usable, format_bytes(usable))]
+        if target.token_s is not None:
+            text = format_latency(target.token_s)
+            if self.parent_token_s is not None:
+                text += f"; the parent takes {format_latency(self.parent_token_s)}"
+            budgets.append(Budget(self.token_cost, target.token_s * 1e9, text))
+        return budgets
+
+    def _bytes(self, price: Price) -> int:
+        whole = math.ceil(self.sequences / self.layout.dp)
+        each = price.footprint.sequence_bytes(self.target.demand.context)
+        return price.footprint.weights_bytes + math.ceil(whole * each)
+
+    def _nanoseconds(self, price: Price) -> int:
+        workload = self.target.demand.workload
+        assert workload is not None
+        assert price.times is not None
+        seconds = token_seconds(price.times, workload=workload, sequences=self.sequences)
+        return math.ceil(seconds * 1e9)
+
+    def predict(self, choice: Choice) -> Prediction:
+        """What a choice does under this layout, by the prices."""
+        target, nanoseconds = self.target, choice.costs.get(self.token_cost)
+        token_s = nanoseconds / 1e9 if nanoseconds else None
+        rate = target.in_flight / token_s if token_s else None
+        parent = target.parent.server_tokens_per_s if target.parent else None
+        return Prediction(
+            demand=target.demand.text,
+            layout=str(self.layout),
+            in_flight=target.in_flight,
+            token_s=token_s,
+            token_limit_s=target.token_s,
+            server_tokens_per_s=rate,
+            parent_server_tokens_per_s=parent,
+            speedup=rate / parent if rate and parent else None,
+            asked_speedup=target.demand.speedup,
+            gpu_bytes=int(choice.costs[self.memory_cost]),
+            usable_bytes=self.usable_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A demand and what the prices say of a choice.
+
+    Attributes:
+        demand: What was asked.
+        layout: Under which it is met.
+        in_flight: Requests on the node.
+        token_s: Time of a token; None where only memory counts, as with what follows from it.
+        token_limit_s: The longest that was allowed.
+        server_tokens_per_s: With so many in flight, each user no slower than was asked.
+        parent_server_tokens_per_s: Of the original parent at its best in the same terms.
+        speedup: One over the other.
+        asked_speedup: If that was the demand.
+        gpu_bytes: Memory of one GPU.
+        usable_bytes: What it has.
+    """
+
+    demand: str
+    layout: str
+    in_flight: float
+    token_s: float | None
+    token_limit_s: float | None
+    server_tokens_per_s: float | None
+    parent_server_tokens_per_s: float | None
+    speedup: float | None
+    asked_speedup: float | None
+    gpu_bytes: int
+    usable_bytes: int
+
+
+def alternatives_of(
+    target: Target, *, number: int, parent: ModelShape, prices_of: PricesOf
+) -> list[Alternative]:
+    """A target under each layout of its demand.
+
+    Args:
+        target: What the demand comes to.
+        number: Of the demand in the recipe.
+        parent: The original parent, whose time is told beside the budget.
+        prices_of: Of every layout.
+    """
+    demand = target.demand
+    found = []
+    for layout in demand.layouts:
+        seconds = None
+        if demand.workload is not None:
+            seconds = token_seconds_of(
+                parent,
+                demand,
+                in_flight=target.in_flight,
+                layout=layout,
+                prices=prices_of(layout),
+            )
+        found.append(Alternative(number, target, layout, seconds))
+    return found
