@@ -1,8 +1,8 @@
 """fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took.
 
 The functions mirror the commands: `describe`, `compress`, `plan` (``--dry-run``), and one per
-stage: `calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`. They are loaded when
-first used.
+stage: `calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`; and `verify`. They are
+loaded when first used.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         rank,
         score,
         search,
+        verify,
     )
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "rank",
     "score",
     "search",
+    "verify",
 ]
 
 

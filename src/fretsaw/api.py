@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fretsaw.checkpoint.verify import Verification
 from fretsaw.recipe import Recipe, load_recipe
 from fretsaw.report.description import Description
 from fretsaw.report.plan import Plan
@@ -13,6 +14,7 @@ from fretsaw.stages.compress import run_one
 from fretsaw.stages.describe import describe
 from fretsaw.stages.plan import plan_run
 from fretsaw.stages.progress import Reporter
+from fretsaw.stages.verify import verify
 
 RecipeLike = Recipe | Path | str
 """A recipe, or the path of one."""
@@ -23,6 +25,7 @@ __all__ = [
     "Recipe",
     "Reporter",
     "Summary",
+    "Verification",
     "build",
     "calibrate",
     "compress",
@@ -34,6 +37,7 @@ __all__ = [
     "rank",
     "score",
     "search",
+    "verify",
 ]
 
 

@@ -120,6 +120,31 @@ _stage_command("distill", "Heal the child by distillation from the original pare
 
 
 @app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint folder, anybody's.")],
+    *,
+    generate: Annotated[
+        bool, typer.Option(help="Continue eight prompts greedily through transformers.")
+    ] = True,
+    allow_remote_code: Annotated[
+        bool, typer.Option("--allow-remote-code", help="Let code in the folder run for that.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for all that is wrong with a checkpoint; exit code 2 if there is anything."""
+    from fretsaw.report.verification import print_verification  # noqa: PLC0415
+    from fretsaw.stages.verify import verify as run  # noqa: PLC0415
+
+    result = run(folder, generate=generate, allow_remote_code=allow_remote_code)
+    if as_json:
+        print(json.dumps(result.to_json(), indent=1))
+    else:
+        print_verification(result, Console())
+    if result.faults:
+        raise typer.Exit(FretsawError.exit_code)
+
+
+@app.command()
 def recipe(
     recipe: RecipePath,
     sets: Sets = None,

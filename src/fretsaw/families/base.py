@@ -77,7 +77,7 @@ class Family:
         fused_axes: For a canonical fused name, the pattern that it holds and the axis' dimension.
         stored: Stored key of a canonical name, with the prefix that fits a written config.
         part_of: Part of the model that a canonical name, known to the table or not, belongs to.
-        config_key: Where a config gives a dimension of a row.
+        config_keys: Where a config gives the dimensions of a row, those that have one place.
         namings: What each engine makes of stored keys.
     """
 
@@ -90,7 +90,7 @@ class Family:
     fused_axes: Callable[[str], tuple[str, str] | None]
     stored: Callable[[str, Config], str]
     part_of: Callable[[str], Part]
-    config_key: Callable[[Config, Row, str], str]
+    config_keys: Callable[[Config, Row], Mapping[str, str]]
     namings: tuple[Naming, ...]
 
 

@@ -20,7 +20,7 @@ from fretsaw.families.nemotron_h_names import (
     MOE_KEYS,
     NAMINGS,
     canonical,
-    config_key,
+    config_keys,
     fused_axes,
     part_of,
     stored,
@@ -373,6 +373,6 @@ FAMILY = Family(
     fused_axes=fused_axes,
     stored=stored,
     part_of=part_of,
-    config_key=config_key,
+    config_keys=config_keys,
     namings=NAMINGS,
 )

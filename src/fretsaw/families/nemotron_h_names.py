@@ -20,7 +20,6 @@ CONFIG_KEYS = {
     "hidden": "hidden_size",
     "vocab": "vocab_size",
     "kv_head": "num_key_value_heads",
-    "q_per_kv": "num_attention_heads",
     "head_dim": "head_dim",
     "mamba_head": "mamba_num_heads",
     "mamba_dim": "mamba_head_dim",
@@ -84,12 +83,10 @@ def part_of(name: str) -> Part:
     return next(found, "norm" if name.startswith("norm_f.") else "block")
 
 
-def config_key(config: Config, row: Row, dim: str) -> str:
-    """Where the config gives a dimension of a row, such as ``block_configs[3].moe_latent_size``."""
-    is_mlp = dim == "ffn" and "expert" not in row.tensor.name_dims
-    key = "intermediate_size" if is_mlp else CONFIG_KEYS.get(dim, dim)
+def config_keys(config: Config, row: Row) -> dict[str, str]:
+    """Where the config gives the dimensions of a row: ``block_configs[3].moe_latent_size``."""
+    keys = CONFIG_KEYS | ({} if "expert" in row.tensor.name_dims else {"ffn": "intermediate_size"})
     place = "mtp_block_configs" if row.part == "mtp" else "block_configs"
     entries = config.get(place)
-    if entries and row.block is not None and key in entries[row.block]:
-        return f"{place}[{row.block}].{key}"
-    return key
+    own = entries[row.block] if entries and row.block is not None else {}
+    return {dim: f"{place}[{row.block}].{k}" if k in own else k for dim, k in keys.items()}

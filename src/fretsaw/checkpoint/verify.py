@@ -1,0 +1,206 @@
+"""Everything about a checkpoint that can be verified from its files: all faults, check by check.
+
+Nothing is unpickled, no code of the folder is run, and no weight is read but a tied head's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fretsaw.checkpoint.agreement import (
+    Named,
+    dtype_faults,
+    naming_faults,
+    presence_faults,
+    shape_faults,
+)
+from fretsaw.checkpoint.assets import TOKENIZER_CONFIG, TOKENIZER_FILES
+from fretsaw.checkpoint.listing import Fault, Listing, foreign_files, list_tensors
+from fretsaw.checkpoint.reader import read_config, several
+from fretsaw.errors import CheckpointError, FretsawError, UnsupportedModelError
+from fretsaw.families import family_of
+
+HALVES = ("BF16", "F16")
+WHOLE_FLOATS = ("F64", "F32", *HALVES)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check and what it found.
+
+    Attributes:
+        name: In a word or two.
+        looked_at: What it has seen, for the reader of the table.
+        faults: What is wrong.
+        not_run: Why it was not run; empty if it was.
+    """
+
+    name: str
+    looked_at: str = ""
+    faults: tuple[Fault, ...] = ()
+    not_run: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was verified of a checkpoint, and what is wrong with it.
+
+    Attributes:
+        folder: The checkpoint.
+        family: Who reads its config; empty for a model that fretsaw cannot cut.
+        checks: In the order in which they were run.
+        texts: Prompt and greedy continuation, where text was generated.
+    """
+
+    folder: Path
+    family: str
+    checks: tuple[Check, ...]
+    texts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """All that is wrong."""
+        return tuple(fault for check in self.checks for fault in check.faults)
+
+    def with_check(self, check: Check, texts: Iterable[tuple[str, str]] = ()) -> Verification:
+        """With one more check."""
+        return replace(self, checks=(*self.checks, check), texts=(*self.texts, *texts))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {
+            "folder": str(self.folder),
+            "family": self.family,
+            "is_sound": not self.faults,
+            "checks": [asdict(check) for check in self.checks],
+            "texts": [{"prompt": p, "continuation": t} for p, t in self.texts],
+        }
+
+
+def verify_files(folder: Path) -> Verification:
+    """Verify files, index, headers, config, dtypes, names and tokenizer of anybody's checkpoint.
+
+    Args:
+        folder: In Hugging Face layout, of any architecture; one that fretsaw cannot cut is verified
+            without its tensor table.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is no folder", "give the folder that holds config.json")
+    listing = list_tensors(folder)
+    checks = [Check("files", _files_seen(listing), listing.faults)]
+    try:
+        config = read_config(folder)
+    except CheckpointError as error:
+        return Verification(folder, "", (*checks, Check("config", faults=(_as_fault(error),))))
+    checks.append(Check("no code", "*.bin, *.pt, auto_map", tuple(foreign_files(folder, config))))
+    try:
+        named = Named.of(folder, listing, config=config, family=family_of(config))
+    except UnsupportedModelError as error:
+        family = ""
+        checks.append(Check("config", not_run=f"{error.message}: no tensor table to compare with"))
+        checks.append(_general_dtypes(listing, config))
+    except CheckpointError as error:
+        family = ""
+        checks.append(Check("config", str(config.get("model_type")), (_as_fault(error),)))
+    else:
+        family = named.family.name
+        checks += _table_checks(named)
+    checks.append(_tokenizer(folder, config))
+    return Verification(folder, family, tuple(checks))
+
+
+def _as_fault(error: FretsawError) -> Fault:
+    return Fault(error.message, error.hint)
+
+
+def _files_seen(listing: Listing) -> str:
+    return f"{len(listing.stored)} tensors in {len(listing.files)} files, index and headers"
+
+
+def _table_checks(named: Named) -> list[Check]:
+    known = {name for row in named.rows for name, _ in row.names()}
+    extra = [name for name in named.places if name not in known]
+    dtypes = Counter(place.dtype for place in named.places.values())
+    readers = ", ".join(naming.engine for naming in named.family.namings)
+    return [
+        Check(
+            "tensors",
+            f"{len(known)} that config.json asks for",
+            tuple(presence_faults(named, extra)),
+        ),
+        Check("shapes", "every axis against config.json", tuple(shape_faults(named))),
+        Check(
+            "dtypes",
+            ", ".join(f"{dtype} × {count}" for dtype, count in dtypes.most_common()),
+            tuple(dtype_faults(named, quantised=())),
+        ),
+        Check("names", readers, tuple(naming_faults(named))),
+    ]
+
+
+def _general_dtypes(listing: Listing, config: Mapping[str, Any]) -> Check:
+    """What can be said of dtypes without knowing the tensors: no packed ones, no mixed halves."""
+    dtypes = Counter(place.dtype for place in listing.stored)
+    seen = ", ".join(f"{dtype} × {count}" for dtype, count in dtypes.most_common())
+    if "quantization_config" in config:
+        return Check("dtypes", seen, not_run="quantised, and no tensor table to compare with")
+    return Check("dtypes", seen, tuple(_odd_dtypes(listing, dtypes)))
+
+
+def _odd_dtypes(listing: Listing, dtypes: Counter[str]) -> Iterator[Fault]:
+    packed = [p.key for p in listing.stored if p.dtype not in WHOLE_FLOATS and len(p.shape) > 1]
+    if packed:
+        yield Fault(
+            f"wrong dtype: {len(packed)} matrices are not stored as floating point, but "
+            f"config.json has no quantization_config: {several(packed)}",
+            "say in config.json how they are quantised",
+        )
+    if all(dtypes[half] for half in HALVES):
+        rare = min(HALVES, key=lambda half: dtypes[half])
+        names = [p.key for p in listing.stored if p.dtype == rare]
+        yield Fault(
+            f"wrong dtype: {len(names)} tensors are stored in {rare}, the others are not: "
+            f"{several(names)}",
+            "convert them",
+        )
+
+
+def _tokenizer(folder: Path, config: Mapping[str, Any]) -> Check:
+    found = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if not found:
+        what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
+        return Check("tokenizer", faults=(Fault(what, "copy the parent's tokenizer files"),))
+    try:
+        faults = tuple(_tokenizer_faults(folder, config.get("vocab_size")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        faults = (Fault(f"the tokenizer's files are damaged: {error!r}", "copy them again"),)
+    return Check("tokenizer", ", ".join(found), faults)
+
+
+def _tokenizer_faults(folder: Path, vocab: object) -> Iterator[Fault]:
+    settings = folder / TOKENIZER_CONFIG
+    if settings.is_file() and json.loads(settings.read_text(encoding="utf-8")).get("auto_map"):
+        yield Fault(
+            f"{TOKENIZER_CONFIG} has an auto_map: the tokenizer wants to run code",
+            "remove it, if tokenizer.json says all that is needed",
+        )
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return
+    data = json.loads(file.read_text(encoding="utf-8"))
+    words = data["model"]["vocab"]
+    ids = list(words.values()) if isinstance(words, dict) else list(range(len(words)))
+    ids += [token["id"] for token in data.get("added_tokens") or ()]
+    if isinstance(vocab, int) and max(ids, default=0) >= vocab:
+        yield Fault(
+            f"the tokenizer gives ids up to {max(ids)}; the embedding has {vocab} rows",
+            "this is another model's tokenizer, or vocab_size in config.json is wrong",
+        )
