@@ -83,7 +83,9 @@ def reopen_without_code(folder: Path) -> Reopened:
     Raises:
         CheckpointError, UnsupportedModelError: as `Checkpoint` and `load_model`.
     """
-    return Reopened(load_model(Checkpoint(folder)), "transformers' modules, without folder's code")
+    return Reopened(
+        load_model(Checkpoint(folder)), "transformers' modules, without the folder's code"
+    )
 
 
 def _loading_faults(info: Mapping[str, Any]) -> list[Fault]:

@@ -1,0 +1,123 @@
+"""`fretsaw verify` on what `build` and `distill` have written, and on what was spoiled since."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fretsaw.stages.verify import NAME, PROMPTS, verify
+from tests.flow.conftest import Finished, Said
+from tests.pico import write_pico_checkpoint
+
+Command = Callable[..., Said]
+
+
+def test_a_built_and_a_healed_child_are_sound(finished: Finished, command: Command) -> None:
+    for child in (finished.summary.child, *finished.out.glob("round-*/07-build/child")):
+        said = command("verify", child)
+        assert (said.code, said.err) == (0, ""), said
+        assert "no fault found" in said.out
+
+
+def test_the_folders_own_code_gives_the_same_text_when_it_is_allowed(
+    finished: Finished, command: Command
+) -> None:
+    without, allowed = (
+        json.loads(command("verify", finished.summary.child, "--json", *options).out)
+        for options in ((), ("--allow-remote-code",))
+    )
+    assert [t["prompt"] for t in without["texts"]] == list(PROMPTS)
+    assert without["texts"] == allowed["texts"]
+    assert "without the folder's code" in without["checks"][-1]["looked_at"]
+    assert "with the folder's code" in allowed["checks"][-1]["looked_at"]
+
+
+def test_a_parent_opens_with_transformers_alone(finished: Finished) -> None:
+    result = verify(finished.setting.parent)
+    assert result.faults == ()
+    assert result.checks[-1].looked_at.endswith("AutoModelForCausalLM")
+    assert len(result.texts) == len(PROMPTS)
+
+
+def test_every_fault_is_printed_and_the_exit_code_is_two(
+    finished: Finished, tmp_path: Path, command: Command
+) -> None:
+    child = Path(shutil.copytree(finished.summary.child, tmp_path / "child"))
+    config = json.loads((child / "config.json").read_text())
+    config["block_configs"][1]["moe_intermediate_size"] = 8
+    (child / "config.json").write_text(json.dumps(config))
+    (child / "tokenizer.json").unlink()
+
+    said = command("verify", child)
+
+    assert said.code == 2
+    assert "1. block_configs[1].moe_intermediate_size is 8, but" in said.out.replace("\n", " ")
+    assert "2. no tokenizer" in said.out
+    assert "2 faults" in said.out
+    found = json.loads(command("verify", child, "--json").out)
+    assert found["is_sound"] is False
+    assert found["checks"][-1]["not_run"] == "the faults above come first"
+
+
+@pytest.fixture
+def pico(tmp_path: Path) -> Path:
+    write_pico_checkpoint(tmp_path / "pico", seed=3)
+    return tmp_path / "pico"
+
+
+def test_a_head_that_transformers_leaves_random_is_a_fault(pico: Path) -> None:
+    config = json.loads((pico / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (pico / "config.json").write_text(json.dumps(config))
+    tensors = load_file(pico / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, pico / "model.safetensors", metadata={"format": "pt"})
+
+    (fault,) = verify(pico).faults
+
+    assert "transformers finds no weights for lm_head.weight" in fault.message
+
+
+def test_logits_that_are_not_finite_are_a_fault(pico: Path) -> None:
+    tensors = load_file(pico / "model.safetensors")
+    tensors["backbone.norm_f.weight"][0] = torch.inf
+    save_file(tensors, pico / "model.safetensors", metadata={"format": "pt"})
+
+    (fault,) = verify(pico).faults
+
+    assert fault.message == "logits are not finite after 8 of 8 prompts"
+
+
+def test_no_code_of_a_strangers_folder_is_run(pico: Path) -> None:
+    trap = pico / "ran"
+    (pico / "configuration_x.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    config = json.loads((pico / "config.json").read_text()) | {
+        "model_type": "unheard_of",
+        "auto_map": {"AutoConfig": "configuration_x.X"},
+    }
+    (pico / "config.json").write_text(json.dumps(config))
+
+    result = verify(pico)
+
+    assert not trap.exists()
+    assert result.faults == ()
+    (text,) = [check for check in result.checks if check.name == NAME]
+    assert text.not_run == "unheard_of needs the folder's own code: --allow-remote-code"
+    (fault,) = verify(pico, allow_remote_code=True).faults
+    assert fault.message.startswith("transformers cannot open it:")
+    assert trap.exists(), "allowed, the code is run: the trap works"
+
+
+def test_a_model_that_fits_nowhere_is_not_opened(
+    pico: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fretsaw.stages.verify.FLOAT32_BYTES", 10**12)
+    result = verify(pico)
+    assert result.faults == ()
+    assert "of memory in float32" in result.checks[-1].not_run
+    assert verify(pico, generate=False).checks[-1].not_run == "not asked for"
