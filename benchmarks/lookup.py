@@ -133,7 +133,7 @@ def fastest(rows: pd.DataFrame) -> pd.DataFrame:
 
 def gemm_kernel(row: object) -> Kernel | None:
     fmt = FORMATS.get(row.gemm_dtype)
-    return gemm(row.m, row.n, row.k, fmt=fmt, group="") if fmt else None
+    return gemm(row.m, outputs=row.n, inputs=row.k, fmt=fmt, group="") if fmt else None
 
 
 def decode_kernel(row: object) -> Kernel | None:
@@ -293,7 +293,7 @@ def speed() -> dict[str, float]:
         Kernel("experts", "", number_format="nvfp4", sizes=known | {"tokens": 9 + n, "ffn": 1280})
         for n in range(5000)
     ]
-    kernels += [gemm(9 + n, 5376, 4096, fmt="fp8", group="") for n in range(5000)]
+    kernels += [gemm(9 + n, outputs=5376, inputs=4096, fmt="fp8", group="") for n in range(5000)]
     timer.time(kernels[0])
     timer.time(kernels[-1])
     asked = time.perf_counter()

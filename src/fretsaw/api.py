@@ -7,12 +7,13 @@ from pathlib import Path
 from fretsaw.checkpoint.verify import Verification
 from fretsaw.recipe import Recipe, load_recipe
 from fretsaw.report.description import Description
-from fretsaw.report.plan import Plan
+from fretsaw.report.estimate import Estimate
 from fretsaw.report.summary import Summary
 from fretsaw.stages.compress import compress as _compress
 from fretsaw.stages.compress import run_one
 from fretsaw.stages.describe import describe
-from fretsaw.stages.plan import plan_run
+from fretsaw.stages.estimate import estimate_run
+from fretsaw.stages.plan import PlanOptions, plan
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.verify import verify
 
@@ -21,7 +22,8 @@ RecipeLike = Recipe | Path | str
 
 __all__ = [
     "Description",
-    "Plan",
+    "Estimate",
+    "PlanOptions",
     "Recipe",
     "Reporter",
     "Summary",
@@ -31,6 +33,7 @@ __all__ = [
     "compress",
     "describe",
     "distill",
+    "estimate",
     "library",
     "load_recipe",
     "plan",
@@ -58,13 +61,13 @@ def compress(recipe: RecipeLike, *, out: Path | str, reporter: Reporter | None =
     return _compress(_loaded(recipe), out=Path(out), reporter=reporter)
 
 
-def plan(recipe: RecipeLike, *, out: Path | str) -> Plan:
+def estimate(recipe: RecipeLike, *, out: Path | str) -> Estimate:
     """Check everything that needs no weights, and estimate minutes and disk (``--dry-run``).
 
     Raises:
         FretsawError: whatever would stop the run before its first weight is read.
     """
-    return plan_run(_loaded(recipe), out=Path(out))
+    return estimate_run(_loaded(recipe), out=Path(out))
 
 
 def calibrate(

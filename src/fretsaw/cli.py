@@ -6,7 +6,7 @@ import errno
 import json
 import sys
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +59,80 @@ def describe(
         print_description(description, Console())
 
 
+Text = str | None
+PlanHardware = Annotated[str, typer.Option("--hardware", help="Such as 8xB200 or H100.")]
+PlanWorkload = Annotated[Text, typer.Option("--workload", help="Input/output tokens: 8k/64k.")]
+UserSpeed = Annotated[float | None, typer.Option("--user-tokens-per-s", help="Of each user.")]
+Format = Annotated[str, typer.Option("--format", help="bf16, fp8, nvfp4, mxfp4 or fp32.")]
+Context = Annotated[Text, typer.Option("--context", help="Tokens of each request at its end.")]
+Fraction = Annotated[float, typer.Option("--memory-fraction", help="Of a GPU that may be used.")]
+Memory = Annotated[Text, typer.Option("--memory", help="Of a GPU, instead of its data sheet's.")]
+Headroom = Annotated[str, typer.Option("--headroom", help="Memory kept free, such as 2GiB.")]
+StateDtype = Annotated[Text, typer.Option("--state-dtype", help="Format of the Mamba state.")]
+KvDtype = Annotated[Text, typer.Option("--kv-dtype", help="Format of the KV cache.")]
+WeightsBytes = Annotated[
+    list[str] | None,
+    typer.Option("--weights-bytes", help="Weights on one GPU, once per model: 70GiB."),
+]
+LayoutText = Annotated[
+    Text,
+    typer.Option("--layout", help='Only "tp2 ep2", say; "all" adds experts shared by replicas.'),
+]
+EngineName = Annotated[str, typer.Option("--engine", help="Whose kernels and limits.")]
+Acceptance = Annotated[float, typer.Option("--acceptance-length", help="Tokens a step gives.")]
+Mtp = Annotated[bool, typer.Option("--mtp", help="The prediction head is loaded.")]
+Verbosity = Annotated[
+    float, typer.Option("--verbosity", help="Child's tokens for one of parent's.")
+]
+Require = Annotated[Text, typer.Option("--require", help='Such as "2x server tokens/s".')]
+Picture = Annotated[Path | None, typer.Option("--picture", help="Write the frontier as SVG.")]
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL_OR_CONFIG", help="Checkpoint folder or config.json.")
+]
+ChildPath = Annotated[Path | None, typer.Argument(metavar="CHILD", help="Another, to compare.")]
+
+
+@app.command()
+def plan(
+    model: ModelPath,
+    child: ChildPath = None,
+    *,
+    hardware: PlanHardware,
+    workload: PlanWorkload = None,
+    user_tokens_per_s: UserSpeed = None,
+    number_format: Format = "bf16",
+    context: Context = None,
+    memory_fraction: Fraction = 0.9,
+    memory: Memory = None,
+    headroom: Headroom = "0",
+    state_dtype: StateDtype = None,
+    kv_dtype: KvDtype = None,
+    weights_bytes: WeightsBytes = None,
+    layout: LayoutText = None,
+    engine: EngineName = "vllm",
+    acceptance_length: Acceptance = 1.0,
+    has_mtp: Mtp = False,
+    verbosity: Verbosity = 1.0,
+    require: Require = None,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a model serves on a hardware: speed, requests at once, what binds and what helps."""
+    given = dict(locals())
+    from fretsaw.report.outlook import print_serving_plan  # noqa: PLC0415
+    from fretsaw.stages.plan import PlanOptions, write_picture  # noqa: PLC0415
+    from fretsaw.stages.plan import plan as run  # noqa: PLC0415
+
+    options = PlanOptions(**{f.name: given[f.name] for f in fields(PlanOptions)})
+    found = run(model, child, options=options)
+    if picture is not None:
+        write_picture(found, picture)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        print_serving_plan(found, Console())
+
+
 @app.command()
 def compress(
     recipe: RecipePath,
@@ -72,18 +146,18 @@ def compress(
     quiet: Quiet = False,
 ) -> None:
     """Run all rounds: describe, calibrate, rank, library, score, search, build, distill."""
-    from fretsaw.report.plan import print_plan  # noqa: PLC0415
+    from fretsaw.report.estimate import print_estimate  # noqa: PLC0415
     from fretsaw.report.summary import print_summary  # noqa: PLC0415
     from fretsaw.stages.compress import compress as run  # noqa: PLC0415
-    from fretsaw.stages.plan import plan_run  # noqa: PLC0415
+    from fretsaw.stages.estimate import estimate_run  # noqa: PLC0415
 
     loaded = load_recipe(recipe, sets or ())
     if dry_run:
-        plan = plan_run(loaded, out=out)
+        estimate = estimate_run(loaded, out=out)
         if as_json:
-            print(json.dumps(asdict(plan), indent=1))
+            print(json.dumps(asdict(estimate), indent=1))
         else:
-            print_plan(plan, Console())
+            print_estimate(estimate, Console())
         return
     summary = run(loaded, out=out, reporter=_reporter(quiet))
     if as_json:

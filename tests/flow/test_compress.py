@@ -311,7 +311,7 @@ def test_one_text_file_is_text_enough(setting: Setting) -> None:
     calibrated = fretsaw.calibrate(recipe, out=setting.out, reporter=QUIET)
 
     assert (calibrated / "statistics.safetensors").is_file()
-    assert fretsaw.plan(recipe, out=setting.out).lines
+    assert fretsaw.estimate(recipe, out=setting.out).lines
 
 
 def test_python_calls_are_the_commands(finished: Finished) -> None:

@@ -84,7 +84,7 @@ def head_kernels(
     fmt = precision.format_of("head")
     return (
         stream(rows, hidden, group="head"),
-        gemm(rows, vocab / layout.tp, hidden, fmt=fmt, group="head"),
+        gemm(rows, outputs=vocab / layout.tp, inputs=hidden, fmt=fmt, group="head"),
     )
 
 
@@ -95,9 +95,13 @@ def _attention(place: Place) -> Iterator[Kernel]:
     heads = s["kv_head"] * s["q_per_kv"] / tp
     width = heads * s["head_dim"]
     qkv = width + 2 * kv_heads * s["head_dim"]
-    yield gemm(place.tokens, qkv, place.hidden, fmt=fmt, group="attention projections")
+    yield gemm(
+        place.tokens, outputs=qkv, inputs=place.hidden, fmt=fmt, group="attention projections"
+    )
     yield _attend(place, heads=heads, kv_heads=kv_heads)
-    yield gemm(place.tokens, place.hidden, width, fmt=fmt, group="attention projections")
+    yield gemm(
+        place.tokens, outputs=place.hidden, inputs=width, fmt=fmt, group="attention projections"
+    )
     yield from all_reduce(place.tokens, place.hidden, gpus=tp)
 
 
@@ -130,7 +134,9 @@ def _mamba(place: Place) -> Iterator[Kernel]:
     groups = max(1.0, s["group"] / tp)
     channels = inner + 2 * groups * s["state"]
     outputs = inner + channels + s["mamba_head"] / tp
-    yield gemm(place.tokens, outputs, place.hidden, fmt=fmt, group="Mamba projections")
+    yield gemm(
+        place.tokens, outputs=outputs, inputs=place.hidden, fmt=fmt, group="Mamba projections"
+    )
     yield Kernel(
         "conv",
         "convolution",
@@ -142,7 +148,7 @@ def _mamba(place: Place) -> Iterator[Kernel]:
     )
     yield _recur(place, inner=inner, groups=groups)
     yield stream(place.tokens, 1.5 * inner, group="norm")
-    yield gemm(place.tokens, place.hidden, inner, fmt=fmt, group="Mamba projections")
+    yield gemm(place.tokens, outputs=place.hidden, inputs=inner, fmt=fmt, group="Mamba projections")
     yield from all_reduce(place.tokens, place.hidden, gpus=tp)
 
 
@@ -186,27 +192,31 @@ def _mlp(place: Place) -> Iterator[Kernel]:
 
 def _two_products(place: Place, width: float, *, kind: str, group: str) -> Iterator[Kernel]:
     fmt = place.precision.format_of(kind)  # type: ignore[arg-type]
-    yield gemm(place.tokens, width, place.hidden, fmt=fmt, group=group)
+    yield gemm(place.tokens, outputs=width, inputs=place.hidden, fmt=fmt, group=group)
     yield stream(place.tokens, width, group=group)
-    yield gemm(place.tokens, place.hidden, width, fmt=fmt, group=group)
+    yield gemm(place.tokens, outputs=place.hidden, inputs=width, fmt=fmt, group=group)
 
 
 def _moe(place: Place) -> Iterator[Kernel]:
     s, layout, precision = place.block.sizes, place.layout, place.precision
     width = s.get("latent", place.hidden)
     fmt = precision.format_of("router")
-    yield gemm(place.tokens, s["expert"], place.hidden, fmt=fmt, group="router")
+    yield gemm(place.tokens, outputs=s["expert"], inputs=place.hidden, fmt=fmt, group="router")
     yield stream(place.tokens, s["expert"], group="router")
     if "latent" in s:
         fmt = precision.format_of("latent")
-        yield gemm(place.tokens, width, place.hidden, fmt=fmt, group="latent projections")
+        yield gemm(
+            place.tokens, outputs=width, inputs=place.hidden, fmt=fmt, group="latent projections"
+        )
     if layout.dp > 1 and layout.ep > 1:
         yield from all_to_all(place.tokens, width, gpus=layout.gpus)
     yield _experts(place, hidden=width)
     if layout.dp > 1 and layout.ep > 1:
         yield from all_to_all(place.tokens, width, gpus=layout.gpus)
     if "latent" in s:
-        yield gemm(place.tokens, place.hidden, width, fmt=fmt, group="latent projections")
+        yield gemm(
+            place.tokens, outputs=place.hidden, inputs=width, fmt=fmt, group="latent projections"
+        )
     yield from _two_products(
         place, s["shared_ffn"] / layout.tp, kind="shared_experts", group="shared experts"
     )

@@ -75,17 +75,10 @@ def modelled_kernel_joules(kernel: Kernel, timing: Timing, *, hardware: Hardware
     _need_power(hardware)
     busy_s = kernel.bytes / hardware.memory_bytes_per_s
     if kernel.flops:
-        busy_s += kernel.flops / hardware.rate(_computed_in(kernel))
+        busy_s += kernel.flops / hardware.rate(kernel.computed_in)
     dynamic = (hardware.board_power_w - hardware.idle_power_w) * busy_s
     idle = hardware.idle_power_w * timing.seconds
     return min(hardware.board_power_w * timing.seconds, idle + dynamic)
-
-
-def _computed_in(kernel: Kernel) -> str:
-    """Format of the units that do its FLOPs: attention's in BF16, element-wise work in FP32."""
-    if kernel.operation in {"gemm", "experts", "scan"}:
-        return kernel.number_format
-    return "bf16" if "attention" in kernel.operation else "fp32"
 
 
 def _need_power(hardware: Hardware) -> None:
@@ -127,9 +120,10 @@ class EnergyModel:
 
     def step(self, shape: ModelShape, *, step: Step) -> Energy:
         """Modelled energy of one forward pass of the whole model."""
-        blocks = [self.block(block, step=step) for block in shape.blocks]
-        parts = [*blocks, self.fixed(shape, step=step)]
-        joules, seconds = (sum(getattr(p, name) for p in parts) for name in ("joules", "seconds"))
+        parts = [(self.fixed(shape, step=step), 1)]
+        parts += [(self.block(block, step=step), count) for block, count in shape.distinct]
+        joules = sum(part.joules * count for part, count in parts)
+        seconds = sum(part.seconds * count for part, count in parts)
         return Energy(joules, seconds, is_measured=False, source=MODEL)
 
     def _of(self, kernels: Iterable[Kernel], *, idle_s: float = 0.0) -> Energy:

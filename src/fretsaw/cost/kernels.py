@@ -79,6 +79,20 @@ class Kernel:
         """Everything that goes through memory."""
         return self.weight_bytes + self.cache_bytes + self.activation_bytes
 
+    @property
+    def largest_bytes(self) -> str:
+        """What most of its bytes are: ``weights``, ``KV``, ``state`` or ``activations``."""
+        if self.cache_bytes > max(self.weight_bytes, self.activation_bytes):
+            return "KV" if self.group == "attention" else "state"
+        return "weights" if self.weight_bytes > self.activation_bytes else "activations"
+
+    @property
+    def computed_in(self) -> str:
+        """Format of the units that do its FLOPs: attention's BF16, element-wise work's FP32."""
+        if self.operation in {"gemm", "experts", "scan"}:
+            return self.number_format
+        return "bf16" if self.operation in {"attention", "prefill_attention"} else "fp32"
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -86,7 +100,7 @@ class Timing:
 
     Attributes:
         seconds: Of all its launches.
-        bound: ``weights``, ``cache``, ``compute``, ``launch`` or ``link``.
+        bound: ``weights``, ``KV``, ``state``, ``activations``, ``compute``, ``launch``, ``link``.
         provider: ``roofline``, ``table``, ``table+model`` or ``measured``.
     """
 
@@ -103,7 +117,7 @@ class Timer(Protocol):
         ...
 
 
-def gemm(tokens: float, outputs: float, inputs: float, *, fmt: str, group: str) -> Kernel:
+def gemm(tokens: float, *, outputs: float, inputs: float, fmt: str, group: str) -> Kernel:
     """A dense product: (tokens, inputs) x (inputs, outputs), its weight read once."""
     return Kernel(
         "gemm",

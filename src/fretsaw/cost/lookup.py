@@ -332,4 +332,4 @@ def _bound(kernel: Kernel, *, is_at_floor: bool) -> str:
         return "launch"
     if kernel.flops > FLOPS_PER_BYTE.get(kernel.number_format, 290.0) * kernel.bytes:
         return "compute"
-    return "weights" if kernel.weight_bytes > kernel.cache_bytes else "cache"
+    return kernel.largest_bytes

@@ -142,9 +142,25 @@ class Footprint:
             self.state_bytes + other.state_bytes,
         )
 
+    def times(self, count: int) -> Footprint:
+        """Of several alike."""
+        return Footprint(
+            self.weights_bytes * count, self.kv_bytes_per_token * count, self.state_bytes * count
+        )
+
     def sequence_bytes(self, context: float) -> float:
         """Of one sequence with that many tokens."""
         return self.kv_bytes_per_token * context + self.state_bytes
+
+
+def footprint(shape: ModelShape, precision: Precision, *, layout: Layout = ONE_GPU) -> Footprint:
+    """What a whole model takes of one GPU."""
+    blocks, total = footprints(
+        shape.with_blocks(block for block, _ in shape.distinct), precision, layout=layout
+    )
+    for one, (_, count) in zip(blocks, shape.distinct, strict=True):
+        total += one.times(count)
+    return total
 
 
 def footprints(

@@ -11,6 +11,7 @@ from typing import Any
 
 from fretsaw.core.hardware import Hardware, Layout
 from fretsaw.core.precision import Precision
+from fretsaw.cost.energy import EnergyModel
 from fretsaw.cost.kernels import Timer
 from fretsaw.cost.lookup import TableTimer, load_tables
 from fretsaw.cost.roofline import Constants, RooflineTimer
@@ -21,6 +22,10 @@ LIKE = {"H200": "H100", "GB200": "B200"}
 
 TABLES = {"H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm", "GB200": "gb200"}
 """Hardware -> folder of its measured kernels."""
+
+
+BACKENDS = {"vllm": ("vllm",), "sglang": ("sglang",), "tensorrt-llm": ("trtllm",)}
+"""Engine -> its own tables, where constants.toml names no others."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def engine_model(hardware: Hardware, engine: str) -> EngineModel:
     entries = {**data["default"], **{k: v for k, v in chosen.items() if isinstance(v, dict)}}
     values = {name: float(entry["value"]) for name, entry in entries.items()}
     has_tables = hardware.name in TABLES
-    tables = tuple(chosen.get("tables", (engine,) if engine in ENGINES_WITH_TABLES else ()))
+    tables = tuple(chosen.get("tables", BACKENDS.get(engine, ())))
     return EngineModel(
         Constants(**values),
         tables if has_tables else (),
@@ -58,9 +63,6 @@ def engine_model(hardware: Hardware, engine: str) -> EngineModel:
         {name: entry["source"] for name, entry in entries.items()},
         hardware.name in data and engine in own,
     )
-
-
-ENGINES_WITH_TABLES = ("vllm", "sglang", "trtllm")
 
 
 @cache
@@ -105,3 +107,11 @@ def pricers_of(
         return made[layout]
 
     return of
+
+
+def energy_models(
+    hardware: Hardware, model: EngineModel, *, precision: Precision
+) -> Callable[[Layout], EnergyModel]:
+    """Gives the energy model of each layout."""
+    timer = timer_of(hardware, model)
+    return lambda layout: EnergyModel(timer, hardware, layout, precision, model.constants.host_s)

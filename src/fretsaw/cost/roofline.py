@@ -66,10 +66,10 @@ class RooflineTimer:
         else:
             bandwidth *= c.memory_efficiency
         share = c.scan_efficiency if kernel.operation == "scan" else c.compute_efficiency
-        compute_s = kernel.flops / (self._rate(kernel) * share)
+        compute_s = kernel.flops / (self.hardware.rate(kernel.computed_in) * share)
         memory_s = kernel.bytes / bandwidth
         seconds = max(memory_s, compute_s)
-        bound = "compute" if compute_s > memory_s else _memory_bound(kernel)
+        bound = "compute" if compute_s > memory_s else kernel.largest_bytes
         least = c.kernel_s * kernel.launches
         if kernel.operation == "experts":
             pairs = kernel.sizes["tokens"] * kernel.sizes["top_k"]
@@ -80,13 +80,6 @@ class RooflineTimer:
             return Timing(least, "launch", PROVIDER)
         return Timing(seconds, bound, PROVIDER)
 
-    def _rate(self, kernel: Kernel) -> float:
-        """Products run on matrix units, attention's in BF16; the rest is FP32 arithmetic."""
-        if kernel.operation in {"gemm", "experts", "scan"}:
-            return self.hardware.rate(kernel.number_format)
-        is_attention = kernel.operation in {"attention", "prefill_attention"}
-        return self.hardware.rate("bf16" if is_attention else "fp32")
-
     def _link(self, kernel: Kernel) -> Timing:
         """A ring or tree over the links: each GPU sends 2 (g-1)/g of a sum, (g-1)/g of a swap."""
         gpus = kernel.sizes["gpus"]
@@ -96,9 +89,3 @@ class RooflineTimer:
         rate = self.hardware.link_bytes_per_s * c.link_efficiency
         seconds = c.link_s + (moved / rate if rate else float("inf"))
         return Timing(seconds, "link", PROVIDER)
-
-
-def _memory_bound(kernel: Kernel) -> str:
-    if kernel.cache_bytes > kernel.weight_bytes:
-        return "state" if kernel.operation in {"state_update", "scan", "conv"} else "KV"
-    return "weights" if kernel.weight_bytes > kernel.activation_bytes else "activations"

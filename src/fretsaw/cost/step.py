@@ -69,9 +69,10 @@ class Pricer:
         blocks = sum(n * self.block_seconds(b, step=step) for b, n in shape.distinct)
         return blocks + self.fixed_seconds(shape, step=step)
 
-    def provider(self, block: Block, *, step: Step) -> str:
-        """Who says what the kernels of a block take, such as ``roofline, table``."""
-        timings = (self.timer.time(kernel) for kernel in self._kernels(block, step))
+    def provider(self, shape: ModelShape, *, step: Step) -> str:
+        """Who says what a model's blocks take, or its head if it has none: ``roofline, table``."""
+        kernels = [k for block, _ in shape.distinct for k in self._kernels(block, step)]
+        timings = map(self.timer.time, kernels or self._head(shape, step))
         return ", ".join(sorted({timing.provider for timing in timings}))
 
     def account(self, shape: ModelShape, *, step: Step) -> Account:

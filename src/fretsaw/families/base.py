@@ -76,6 +76,7 @@ class Family:
         canonical: Canonical name of a stored key (prefix and spelling variants undone).
         fused_axes: For a canonical fused name, the pattern that it holds and the axis' dimension.
         stored: Stored key of a canonical name, with the prefix that fits a written config.
+        context_limits: Tokens of context that a config states, and that engines serve at most.
         part_of: Part of the model that a canonical name, known to the table or not, belongs to.
         config_keys: Where a config gives the dimensions of a row, those that have one place.
         namings: What each engine makes of stored keys.
@@ -89,6 +90,7 @@ class Family:
     canonical: Callable[[str], str]
     fused_axes: Callable[[str], tuple[str, str] | None]
     stored: Callable[[str, Config], str]
+    context_limits: Callable[[Config], tuple[int, int]]
     part_of: Callable[[str], Part]
     config_keys: Callable[[Config, Row], Mapping[str, str]]
     namings: tuple[Naming, ...]

@@ -363,6 +363,17 @@ def layer_values(block: Block) -> dict[str, int]:
     return {key: block.values[d] for d, key in MOE_KEYS.items() if d in block.values}
 
 
+LONG_CONTEXT = (262_144, 1_048_576)
+"""Positions that a Nemotron-3 config states, and that the model, without a position embedding, is
+served with (arXiv:2607.04371, appendix C; llama.cpp writes it into every GGUF file)."""
+
+
+def context_limits(config: Config) -> tuple[int, int]:
+    """Tokens of context that the config states, and that engines serve at most."""
+    stated = int(config.get("max_position_embeddings", LONG_CONTEXT[0]))
+    return stated, max(stated, LONG_CONTEXT[1]) if stated >= LONG_CONTEXT[0] else stated
+
+
 FAMILY = Family(
     name="nemotron_h",
     model_types=("nemotron_h", "nemotron_h_puzzle"),
@@ -375,4 +386,5 @@ FAMILY = Family(
     part_of=part_of,
     config_keys=config_keys,
     namings=NAMINGS,
+    context_limits=context_limits,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fretsaw.core.hardware import ONE_GPU, Layout, Node
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.memory import Footprint, footprints, mtp_bytes
+from fretsaw.cost.memory import Footprint, footprint, mtp_bytes
 from fretsaw.errors import RecipeError
 
 MEMORY_FRACTION = 0.9
@@ -90,8 +90,7 @@ def capacity(
     """
     if context < 1:
         raise RecipeError(f"a context of {context} tokens is below 1", "give tokens, such as 128k")
-    blocks, fixed = footprints(shape, precision, layout=layout)
-    total = sum(blocks, fixed)
+    total = footprint(shape, precision, layout=layout)
     if assumptions.has_mtp:
         total += Footprint(math.ceil(mtp_bytes(shape) / layout.gpus))
     if assumptions.weights_bytes is not None:

@@ -138,9 +138,8 @@ def sweep(
 
 
 def _batches(most: int) -> list[int]:
-    """1, 2, 4, 8, ... up to the most, as the paper sweeps."""
-    powers = [1 << i for i in range(most.bit_length())]
-    return [batch for batch in powers if batch <= most]
+    """Powers of two up to the most, as the paper sweeps."""
+    return [1 << i for i in range(most.bit_length()) if 1 << i <= most]
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:

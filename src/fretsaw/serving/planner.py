@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fretsaw.core.hardware import Layout, Node, Workload
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
+from fretsaw.cost.energy import EnergyModel
 from fretsaw.cost.kernels import Step
 from fretsaw.cost.step import Account
 from fretsaw.serving.capacity import Assumptions, Capacity, capacity
@@ -16,6 +17,7 @@ from fretsaw.serving.frontier import (
     PricerOf,
     pareto,
     point,
+    prefill_steps,
     server_rate_at,
     sweep,
 )
@@ -26,7 +28,8 @@ AXES = ("ffn", "top_k", "state", "kv_head")
 SMALL_CUT = 0.1
 """A cut by which an axis' worth is told, per percent; at least one unit."""
 
-HALVINGS = 30
+HALVINGS = 20
+"""Of the interval of sequences: to a millionth of it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Setting:
         assumptions: Of memory.
         layouts: Which layouts compete; empty = all that fit.
         pricer_of: Prices a layout.
+        energy_of: Models the energy of a layout.
     """
 
     node: Node
@@ -52,6 +56,7 @@ class Setting:
     assumptions: Assumptions
     layouts: Sequence[Layout]
     pricer_of: PricerOf
+    energy_of: Callable[[Layout], EnergyModel]
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Outlook:
         operating_point: Of the best layout at exactly that speed.
         account: Where its decode step goes.
         worth: Axis -> percent of server tokens/s gained per percent cut.
+        joules_per_token: Modelled, of an output token there, its share of the prompt included.
     """
 
     shape: ModelShape
@@ -77,6 +83,7 @@ class Outlook:
     operating_point: Point | None
     account: Account | None
     worth: Mapping[str, float]
+    joules_per_token: float | None
 
 
 def outlook(shape: ModelShape, setting: Setting) -> Outlook:
@@ -88,7 +95,7 @@ def outlook(shape: ModelShape, setting: Setting) -> Outlook:
     held, held_layout = most_sequences(shape, setting)
     frontier = _frontier(shape, setting)
     if setting.workload is None or not frontier:
-        return Outlook(shape, held, held_layout, tuple(frontier), None, None, None, {})
+        return Outlook(shape, held, held_layout, tuple(frontier), None, None, None, {}, None)
     speed = setting.user_tokens_per_s
     rate = None if speed is None else server_rate_at(frontier, speed)
     at = _nearest(frontier, speed)
@@ -96,7 +103,20 @@ def outlook(shape: ModelShape, setting: Setting) -> Outlook:
     step = Step(at.sequences, 1, setting.workload.mean_context)
     account = setting.pricer_of(at.layout).account(shape, step=step)
     worth = _worth(shape, setting, at=at)
-    return Outlook(shape, held, held_layout, tuple(frontier), rate, at, account, worth)
+    joules = _joules_per_token(shape, setting, workload=setting.workload, at=at)
+    return Outlook(shape, held, held_layout, tuple(frontier), rate, at, account, worth, joules)
+
+
+def _joules_per_token(
+    shape: ModelShape, setting: Setting, *, workload: Workload, at: Point
+) -> float:
+    """A step's joules over its tokens, and a prompt's over the tokens of its answer."""
+    model = setting.energy_of(at.layout)
+    decode = model.step(shape, step=Step(at.sequences, 1, workload.mean_context)).joules
+    prompts = prefill_steps(workload.input_tokens, groups=at.layout.dp)
+    prefill = sum(model.step(shape, step=step).joules for step in prompts) / at.layout.dp
+    tokens = at.sequences * workload.acceptance_length
+    return decode / tokens + prefill / workload.output_tokens
 
 
 def _frontier(shape: ModelShape, setting: Setting) -> list[Point]:

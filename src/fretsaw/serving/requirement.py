@@ -91,7 +91,7 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(value, bool(match[3]), cast("Measure", match[4]))
 
 
-def judge(shape: ModelShape, setting: Setting, requirement: Requirement) -> Verdict:
+def judge(shape: ModelShape, setting: Setting, *, requirement: Requirement) -> Verdict:
     """The uniform cuts that would meet a requirement, and whether the search space can.
 
     Args:

@@ -1,83 +1,279 @@
-"""Estimate a run before it starts: checks that need no weights, then minutes and disk."""
+"""Plan: a model on a hardware in serving terms, from its config alone and without torch."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.reader import read_config
+from fretsaw.core.compatibility import findings
+from fretsaw.core.engines import engine_named
+from fretsaw.core.hardware import (
+    Layout,
+    Node,
+    Workload,
+    parse_layout,
+    parse_node,
+    parse_workload,
+    with_memory,
+)
+from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.memory import model_costs
-from fretsaw.recipe import Recipe, Round
-from fretsaw.report.plan import Plan, PlanLine
-from fretsaw.stages.check import check, peak_disk_bytes
-from fretsaw.stages.library import variants_of
-from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import Run, check_folder
+from fretsaw.core.units import parse_bytes, parse_count
+from fretsaw.cost.blocks import check_layout
+from fretsaw.cost.provider import EngineModel, energy_models, engine_model, pricers_of
+from fretsaw.errors import RecipeError
+from fretsaw.families import family_of
+from fretsaw.report.outlook import NamedOutlook, ServingPlan, plan_svg
+from fretsaw.serving.capacity import MEMORY_FRACTION, Assumptions
+from fretsaw.serving.frontier import layouts_of
+from fretsaw.serving.planner import Setting, outlook
+from fretsaw.serving.requirement import judge, parse_requirement
 
-FORWARD_EFFICIENCY = 0.30
-"""Share of the matrix-multiply rate that a forward pass reaches."""
-
-CALIBRATE_PASSES = 2.0
-"""A calibration token costs two forward passes: the model's, and the explicit one inside blocks."""
-
-TRAIN_PASSES = 4.0
-"""A healing token: the student's forward and backward (3) and the teacher's forward."""
+MOST_MODELS = 2
 
 
-def plan_run(recipe: Recipe, *, out: Path) -> Plan:
-    """Check everything that needs no weights, and estimate the run.
+@dataclass(frozen=True)
+class PlanOptions:
+    """What `fretsaw plan` is asked, as text where people write units.
+
+    Attributes:
+        hardware: Node, such as ``8xB200``.
+        workload: ``input/output`` tokens, such as ``8k/64k``.
+        user_tokens_per_s: Speed of each user.
+        number_format: Preset of `fretsaw.core.precision`.
+        context: Tokens of each sequence for the most concurrent ones; the workload's by default.
+        memory_fraction: Share of each GPU that the engine may use.
+        memory: Instead of the data sheet's memory of one accelerator.
+        headroom: Kept free beside weights and sequences.
+        state_dtype: Instead of the preset's SSM state format.
+        kv_dtype: Instead of the preset's KV format.
+        weights_bytes: Weights on one accelerator, per model, instead of what the format gives.
+        layout: Only this one, such as ``tp2 ep2``.
+        engine: Whose constants.
+        acceptance_length: Tokens per decode step, per model; one value for all.
+        has_mtp: Whether the prediction head is loaded.
+        verbosity: Tokens that the child says for one of the parent.
+        require: Such as ``2x server tokens/s``.
+    """
+
+    hardware: str
+    workload: str | None = None
+    user_tokens_per_s: float | None = None
+    number_format: str = "bf16"
+    context: str | None = None
+    memory_fraction: float = MEMORY_FRACTION
+    memory: str | None = None
+    headroom: str = "0"
+    state_dtype: str | None = None
+    kv_dtype: str | None = None
+    weights_bytes: Sequence[str] | None = None
+    layout: str | None = None
+    engine: str = "vllm"
+    acceptance_length: float = 1.0
+    has_mtp: bool = False
+    verbosity: float = 1.0
+    require: str | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Tokens of context: what the config states, and what is served at most."""
+
+    stated: int
+    served: int
+
+
+def plan(
+    model: Path | str, child: Path | str | None = None, *, options: PlanOptions
+) -> ServingPlan:
+    """Speed, concurrency and what binds, of a model or of a parent and its child.
+
+    Args:
+        model: Config file or checkpoint folder.
+        child: Another, to compare.
+        options: Hardware, workload and assumptions.
 
     Raises:
-        FretsawError: whatever would stop the run before its first weight is read.
+        CheckpointError: no readable config.
+        UnsupportedModelError: unknown architecture.
+        RecipeError: an option that makes no sense, or a layout or context the model cannot have.
     """
-    check_folder(out, text=Path(recipe.data.path))
-    run = Run(out, recipe, Reporter(is_quiet=True))
-    check(run)
-    parent = Checkpoint(run.parent)
-    rate = _matmul_rate(recipe.compute.threads)
-    flops_per_token = 2.0 * model_costs(parent.shape)["active_params"]
-    token_s = flops_per_token / (rate * FORWARD_EFFICIENCY)
-    lines: list[PlanLine] = []
-    for number, settings in enumerate(recipe.rounds, start=1):
-        lines += _round_lines(number, settings, shape=parent.shape, token_s=token_s)
-    return Plan(tuple(lines), rate, peak_disk_bytes(parent.shape, len(recipe.rounds)))
+    paths = [Path(model), *([Path(child)] if child is not None else [])]
+    read = [_read(path) for path in paths]
+    _check(options, models=len(read))
+    engine_named(options.engine)
+    node, precision = _node(options), _precision(options)
+    workload = _workload(options)
+    context = _context(options, workload, limit=min(limit.served for _, limit in read))
+    prices = engine_model(node.hardware, options.engine)
+    outlooks = []
+    for index, (path, (shape, _)) in enumerate(zip(paths, read, strict=True)):
+        setting = Setting(
+            node,
+            workload,
+            context,
+            options.user_tokens_per_s,
+            precision,
+            _assumptions(options, index=index),
+            _layouts(shape, node, text=options.layout),
+            pricers_of(node.hardware, prices, precision=precision),
+            energy_models(node.hardware, prices, precision=precision),
+        )
+        outlooks.append(NamedOutlook(_name(path), outlook(shape, setting), setting))
+    verdict = None
+    if options.require is not None:
+        requirement = parse_requirement(options.require)
+        if requirement.measure == "server tokens/s" and not options.user_tokens_per_s:
+            raise RecipeError(
+                "--require asks for server tokens/s, but at no user speed",
+                "give --workload and --user-tokens-per-s",
+            )
+        first = outlooks[0]
+        verdict = judge(first.outlook.shape, first.setting, requirement=requirement)
+    return ServingPlan(
+        tuple(outlooks),
+        options.engine,
+        _constants(prices),
+        prices.is_calibrated,
+        options.verbosity,
+        options.require,
+        verdict,
+        (
+            *_notes(node, prices, limits=[limit for _, limit in read], context=context),
+            *_limits(options.engine, precision, outlooks=outlooks),
+        ),
+    )
 
 
-def _round_lines(
-    number: int, settings: Round, *, shape: ModelShape, token_s: float
-) -> list[PlanLine]:
-    length = settings.calibrate.sequence_length
-    fitted = settings.calibrate.sequences * length
-    variants = variants_of(shape, original=shape, settings=settings.library)
-    judged = settings.score.sequences * length
-    after = sum(1 - v.block / shape.num_blocks for v in variants)
-    healed = settings.distill.tokens
-    size = int(model_costs(shape)["bytes_bf16"])
-
-    def line(stage: str, what: str, tokens: float, disk_bytes: int = 0) -> PlanLine:
-        return PlanLine(number, stage, what, tokens, tokens * token_s, disk_bytes)
-
-    return [
-        line("calibrate", f"{fitted:,} tokens", fitted * CALIBRATE_PASSES),
-        line("score", f"{len(variants)} variants on {judged:,} tokens", after * judged),
-        line("build", "at most the parent's size", 0.0, size),
-        line("distill", f"at most {healed:,} tokens", healed * TRAIN_PASSES, size),
-    ]
+def _constants(model: EngineModel) -> dict[str, dict[str, object]]:
+    """Every constant with its value and source."""
+    return {
+        name: {"value": value, "source": model.sources.get(name, "")}
+        for name, value in vars(model.constants).items()
+    } | {"tables": {"value": list(model.tables), "source": "data/gpu_tables"}}
 
 
-def _matmul_rate(threads: int | None) -> float:
-    """Floating-point operations per second of a float32 matrix product on this machine."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    size = 512
-    a, b = torch.rand(size, size), torch.rand(size, size)
-    torch.mm(a, b)
-    times = []
-    for _ in range(9):
-        started = time.perf_counter()
-        torch.mm(a, b)
-        times.append(time.perf_counter() - started)
-    return 2.0 * size**3 / sorted(times)[len(times) // 2]
+def _notes(
+    node: Node, model: EngineModel, *, limits: Sequence[Limit], context: int
+) -> Iterator[str]:
+    if not model.is_calibrated:
+        yield (
+            f"no constant was fitted to {node.hardware.name} with this engine; speeds are those of "
+            "the default constants"
+        )
+    stated = min(limit.stated for limit in limits)
+    if context > stated:
+        yield (
+            f"the config states {stated:,} positions; the model has no position embedding, and "
+            "engines serve it longer when told so"
+        )
+
+
+def _limits(
+    engine: str, precision: Precision, *, outlooks: Sequence[NamedOutlook]
+) -> Iterator[str]:
+    """What the engine is known to do badly or not at all; with whom, if not with all."""
+    said: dict[str, list[str]] = {}
+    for one in outlooks:
+        found = findings(one.outlook.shape, engine=engine_named(engine), precision=precision)
+        for finding in found:
+            said.setdefault(f"{finding.engine}: {finding.what}", []).append(one.name)
+    for text, names in said.items():
+        yield text if len(names) == len(outlooks) else f"{', '.join(names)}: {text}"
+
+
+def write_picture(found: ServingPlan, path: Path) -> None:
+    """Write the frontier as SVG; a file that is there is not touched.
+
+    Raises:
+        RecipeError: the file is there, or the plan has no workload and so no frontier.
+    """
+    if path.exists():
+        raise RecipeError(f"{path} is there already", "give another name")
+    if not any(one.outlook.frontier for one in found.models):
+        raise RecipeError("there is no frontier to draw", "give --workload, and a model that fits")
+    path.write_text(plan_svg(found), encoding="utf-8")
+
+
+def _read(path: Path) -> tuple[ModelShape, Limit]:
+    config = read_config(path)
+    family = family_of(config)
+    return family.read_config(config), Limit(*family.context_limits(config))
+
+
+def _name(path: Path) -> str:
+    return (
+        path.parent.name
+        if path.name == "config.json"
+        else path.stem
+        if path.is_file()
+        else path.name
+    )
+
+
+def _check(options: PlanOptions, *, models: int) -> None:
+    if options.workload is None and options.context is None:
+        raise RecipeError(
+            "neither a workload nor a context is given",
+            "give --workload 8k/64k for speed, --context 128k for concurrency",
+        )
+    for name in ("user_tokens_per_s", "verbosity"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            raise RecipeError(f"--{name.replace('_', '-')} is {value:g}", "give a number above 0")
+    if options.weights_bytes and len(options.weights_bytes) != models:
+        raise RecipeError(
+            f"--weights-bytes is given {len(options.weights_bytes)} times for {models} models",
+            "give it once per model, in their order",
+        )
+
+
+def _node(options: PlanOptions) -> Node:
+    node = parse_node(options.hardware)
+    if options.memory is None:
+        return node
+    return with_memory(node, memory_bytes=parse_bytes(options.memory))
+
+
+def _precision(options: PlanOptions) -> Precision:
+    return preset(options.number_format).with_caches(kv=options.kv_dtype, state=options.state_dtype)
+
+
+def _workload(options: PlanOptions) -> Workload | None:
+    if options.workload is None:
+        return None
+    asked = parse_workload(options.workload)
+    return Workload(asked.input_tokens, asked.output_tokens, options.acceptance_length)
+
+
+def _context(options: PlanOptions, workload: Workload | None, *, limit: int) -> int:
+    context = parse_count(options.context) if options.context is not None else 0
+    longest = max(context, workload.peak_context if workload else 0)
+    if longest > limit:
+        raise RecipeError(
+            f"a context of {longest:,} tokens is longer than the model's {limit:,}",
+            "ask for at most that; the limit follows from its config's max_position_embeddings",
+        )
+    return context or longest
+
+
+def _assumptions(options: PlanOptions, *, index: int) -> Assumptions:
+    sizes = [parse_bytes(text) for text in options.weights_bytes or ()]
+    return Assumptions(
+        options.memory_fraction,
+        parse_bytes(options.headroom),
+        options.has_mtp,
+        sizes[index] if sizes else None,
+    )
+
+
+def _layouts(shape: ModelShape, node: Node, *, text: str | None) -> list[Layout]:
+    """Equal replicas, as most deployments and the paper's; "all" adds experts shared by several."""
+    if text is None or text == "all":
+        found = layouts_of(shape, node)
+        return found if text == "all" else [one for one in found if one.dp == 1]
+    layout = parse_layout(text)
+    check_layout(shape, layout, gpus=node.count)
+    return [layout]

@@ -82,7 +82,9 @@ def test_hardware_without_power_figures_is_refused(powers: tuple[float, float]) 
     card = replace(CARD, board_power_w=powers[0], idle_power_w=powers[1])
     with pytest.raises(RecipeError, match="give no energy"):
         modelled_kernel_joules(
-            gemm(1, 8, 8, fmt="bf16", group="MLP"), Timing(1.0, "", ""), hardware=card
+            gemm(1, outputs=8, inputs=8, fmt="bf16", group="MLP"),
+            Timing(1.0, "", ""),
+            hardware=card,
         )
 
 

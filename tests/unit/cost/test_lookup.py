@@ -216,7 +216,7 @@ def test_a_prompt_after_a_context_is_the_rest_of_the_whole():
         experts("mxfp4"),
         experts(ffn=20000),
         experts(hidden=512),
-        gemm(8, 131072, 4096, fmt="bf16", group="head"),
+        gemm(8, outputs=131072, inputs=4096, fmt="bf16", group="head"),
         attention(kv_heads=16),
         Kernel("state_update", "state", sizes={"sequences": 1}),
         Kernel("scan", "state", sizes={"sequences": 1}),
@@ -241,10 +241,10 @@ def test_messages_are_counted_in_bytes():
 @pytest.mark.parametrize(
     ("kernel", "bound"),
     [
-        (gemm(1, 64, 64, fmt="bf16", group="router"), "launch"),
-        (gemm(4, 16384, 16384, fmt="bf16", group="head"), "weights"),
-        (gemm(8192, 16384, 16384, fmt="bf16", group="head"), "compute"),
-        (replace(attention(sequences=32), cache_bytes=1e9), "cache"),
+        (gemm(1, outputs=64, inputs=64, fmt="bf16", group="router"), "launch"),
+        (gemm(4, outputs=16384, inputs=16384, fmt="bf16", group="head"), "weights"),
+        (gemm(8192, outputs=16384, inputs=16384, fmt="bf16", group="head"), "compute"),
+        (replace(attention(sequences=32), cache_bytes=1e9), "KV"),
     ],
 )
 def test_the_bound_is_named(kernel, bound):

@@ -11,7 +11,7 @@ from fretsaw.core.units import format_bytes, format_count, format_seconds
 
 
 @dataclass(frozen=True)
-class PlanLine:
+class EstimateLine:
     """One stage of one round.
 
     Attributes:
@@ -32,7 +32,7 @@ class PlanLine:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Estimate:
     """All stages that take time or disk, and the machine's speed that the estimate rests on.
 
     Attributes:
@@ -41,17 +41,17 @@ class Plan:
         peak_disk_bytes: With the checkpoints that training keeps while it runs.
     """
 
-    lines: tuple[PlanLine, ...]
+    lines: tuple[EstimateLine, ...]
     flops_per_s: float
     peak_disk_bytes: int
 
 
-def print_plan(plan: Plan, console: Console) -> None:
-    """The plan as a table."""
+def print_estimate(estimate: Estimate, console: Console) -> None:
+    """The estimate as a table."""
     table = Table()
     for heading in ("round", "stage", "what", "token passes", "time", "disk"):
         table.add_column(heading, justify="left" if heading in ("stage", "what") else "right")
-    for line in plan.lines:
+    for line in estimate.lines:
         table.add_row(
             str(line.round),
             line.stage,
@@ -60,12 +60,13 @@ def print_plan(plan: Plan, console: Console) -> None:
             format_seconds(line.seconds),
             format_bytes(line.disk_bytes) if line.disk_bytes else "",
         )
-    total_s = sum(line.seconds for line in plan.lines)
-    left = sum(line.disk_bytes for line in plan.lines)
+    total_s = sum(line.seconds for line in estimate.lines)
+    left = sum(line.disk_bytes for line in estimate.lines)
     table.add_section()
     table.add_row("", "total", "", "", format_seconds(total_s), format_bytes(left))
     console.print(table)
     console.print(
-        f"estimated from {plan.flops_per_s / 1e9:.0f} GFLOP/s, measured just now in a matrix "
-        f"product; {format_bytes(plan.peak_disk_bytes)} of disk at the peak; nothing was written"
+        f"estimated from {estimate.flops_per_s / 1e9:.0f} GFLOP/s, measured just now in a matrix "
+        f"product; {format_bytes(estimate.peak_disk_bytes)} of disk at the peak; nothing was "
+        "written"
     )
