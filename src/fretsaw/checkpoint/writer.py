@@ -13,10 +13,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fretsaw.checkpoint.reader import DTYPE_BYTES, INDEX_NAME
+from fretsaw.checkpoint.reader import DTYPE_BYTES, INDEX_NAME, read_header
 from fretsaw.errors import RunError, ShapeError
 
-TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+TORCH_DTYPES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "U8": torch.uint8,
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ def write_weights(
     *,
     read: Callable[[str], Tensor],
     shard_bytes: int = 5 * 10**9,
+    is_resumed: bool = False,
 ) -> list[str]:
     """Stream tensors into safetensors shards with an index; one tensor in memory at a time.
 
@@ -60,6 +67,8 @@ def write_weights(
         tensors: What to write, in order.
         read: Key -> tensor of the planned shape; cast to the planned dtype here.
         shard_bytes: Size at which a new shard begins.
+        is_resumed: Shards that are there, whole and as planned, are kept: the same tensors were
+            being written.
 
     Returns:
         Names of the written files.
@@ -69,12 +78,14 @@ def write_weights(
         RunError: the disk is too small for it.
     """
     shards = plan_shards(tensors, shard_bytes)
-    need_disk(folder, sum(t.num_bytes for shard in shards for t in shard))
+    there = sum(file.stat().st_size for file in folder.glob("*.safetensors*"))
+    need_disk(folder, sum(t.num_bytes for shard in shards for t in shard) - there)
     weight_map: dict[str, str] = {}
     names = []
     for i, shard in enumerate(shards, start=1):
         name = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        _write_shard(folder / name, shard, read=read)
+        if not (is_resumed and _is_written(folder / name, shard)):
+            _write_shard(folder / name, shard, read=read)
         weight_map |= {tensor.key: name for tensor in shard}
         names.append(name)
     total = sum(t.num_bytes for shard in shards for t in shard)
@@ -122,12 +133,25 @@ def _write_shard(path: Path, shard: list[Planned], *, read: Callable[[str], Tens
         offset = span[1]
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with path.open("wb") as stream:
+    aside = path.with_name(path.name + ".new")
+    with aside.open("wb") as stream:
         stream.write(struct.pack("<Q", len(encoded)) + encoded)
         for tensor in shard:
             stream.write(_bytes(tensor, read(tensor.key)))
         stream.flush()
         os.fsync(stream.fileno())
+    aside.replace(path)
+
+
+def _is_written(path: Path, shard: list[Planned]) -> bool:
+    """Whether a shard is there; it has got its name last, so it is whole."""
+    if not path.is_file():
+        return False
+    found = [
+        Planned(key, entry["dtype"], tuple(entry["shape"]))
+        for key, entry in read_header(path).items()
+    ]
+    return found == shard
 
 
 def _bytes(planned: Planned, tensor: Tensor) -> memoryview:

@@ -20,7 +20,7 @@ from fretsaw.errors import RunError
 from fretsaw.families import Row
 from fretsaw.quant.calibrate import Activations, Magnitudes, share_peaks
 from fretsaw.runtime.blocks import run_block
-from fretsaw.runtime.linears import linear_rows, open_block
+from fretsaw.runtime.linears import Multiplier, linear_rows, open_block
 from fretsaw.runtime.load import empty_model, load_block, read_running
 
 
@@ -104,16 +104,15 @@ class _Seen:
     """What one block's linear maps and cache were given."""
 
     has_histogram: bool
-    inputs: dict[tuple[str, int | None], Magnitudes] = field(default_factory=dict)
+    inputs: dict[Multiplier, Magnitudes] = field(default_factory=dict)
     cache: dict[str, Magnitudes] = field(default_factory=dict)
-    tokens: dict[tuple[str, int | None], int] = field(default_factory=lambda: defaultdict(int))
+    tokens: dict[Multiplier, int] = field(default_factory=lambda: defaultdict(int))
 
-    def on_input(self, name: str, expert: int | None, values: Tensor) -> Tensor:
-        key = (name, expert)
-        if key not in self.inputs:
-            self.inputs[key] = Magnitudes(has_histogram=self.has_histogram)
-        self.inputs[key].add(values)
-        self.tokens[key] += values.numel() // values.shape[-1]
+    def on_input(self, weight: Multiplier, values: Tensor) -> Tensor:
+        if weight not in self.inputs:
+            self.inputs[weight] = Magnitudes(has_histogram=self.has_histogram)
+        self.inputs[weight].add(values)
+        self.tokens[weight] += values.numel() // values.shape[-1]
         return values
 
     def on_cache(self, scale: str, values: Tensor) -> Tensor:
@@ -141,15 +140,17 @@ class _Found:
         for axes in linear_rows(block):
             row = local[axes.name]
             if not axes.name_dims:
-                _check_count(row.tensor.name, seen.tokens[axes.name, None], expected=num_tokens)
-                peak = seen.inputs[axes.name, None].peak(self.settings.percentile)
+                _check_count(
+                    row.tensor.name, seen.tokens[Multiplier(axes.name)], expected=num_tokens
+                )
+                peak = seen.inputs[Multiplier(axes.name)].peak(self.settings.percentile)
                 self.inputs[row.tensor.name] = _finite(row.tensor.name, peak)
                 continue
-            experts = range(block.sizes["expert"])
-            tokens = [seen.tokens[axes.name, e] for e in experts]
+            experts = [Multiplier(axes.name, e) for e in range(block.sizes["expert"])]
+            tokens = [seen.tokens[e] for e in experts]
             expected = num_tokens * block.settings["top_k"]
             _check_count(row.tensor.name, sum(tokens), expected=expected)
-            peaks = [seen.inputs[axes.name, e].peak(self.settings.percentile) for e in experts]
+            peaks = [seen.inputs[e].peak(self.settings.percentile) for e in experts]
             self._take_experts(row, peaks, tokens=tokens)
         prefix = rows[0].tensor.name.removesuffix(rows[0].local) if rows else ""
         self.cache |= {prefix + n: _finite(prefix + n, m.largest) for n, m in seen.cache.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,16 @@ from fretsaw.core.precision import LINEAR, kind_of
 from fretsaw.core.shape import Block
 from fretsaw.families.mixers import KV_SCALES, block_table
 
-OnInput = Callable[[str, int | None, Tensor], Tensor]
-"""(name of the weight inside the block, expert or None, its input) -> what is read instead."""
+
+class Multiplier(NamedTuple):
+    """A weight of a block: its name pattern inside the block, and which expert's."""
+
+    name: str
+    expert: int | None = None
+
+
+OnInput = Callable[[Multiplier, Tensor], Tensor]
+"""(weight, its input) -> what is read instead."""
 
 OnCache = Callable[[str, Tensor], Tensor]
 """(name of the scale inside the block, keys or values) -> what is kept instead."""
@@ -49,7 +57,7 @@ def open_block(
             if row.name_dims:
                 continue
             linear = module.get_submodule(row.name.removesuffix(".weight"))
-            stack.enter_context(open_linear(linear, partial(on_input, row.name, None)))
+            stack.enter_context(open_linear(linear, partial(on_input, Multiplier(row.name))))
             if scale := KV_SCALES.get(row.name):
                 hook = linear.register_forward_hook(_output_hook(partial(on_cache, scale)))
                 stack.callback(hook.remove)
@@ -88,9 +96,9 @@ def _open_experts(experts: NemotronHExperts, block: Block, *, on_input: OnInput)
         result = torch.zeros_like(hidden, dtype=weights.dtype)
         for expert in range(experts.num_experts):
             tokens, place = torch.where(indices == expert)
-            inputs = on_input(up, expert, hidden[tokens])
+            inputs = on_input(Multiplier(up, expert), hidden[tokens])
             inner = experts.act_fn(functional.linear(inputs, experts.up_proj[expert]))
-            inner = on_input(down, expert, inner)
+            inner = on_input(Multiplier(down, expert), inner)
             output = functional.linear(inner, experts.down_proj[expert])
             result = result.index_add(0, tokens, output * weights[tokens, place, None])
         return result.to(hidden.dtype)

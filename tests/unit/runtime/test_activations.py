@@ -105,7 +105,7 @@ def test_an_open_block_computes_the_same(folder: Path, ids: Tensor) -> None:
     with torch.no_grad():
         expected = model(ids).logits
         opened = [
-            open_block(layer, block, on_input=lambda name, expert, x: x, on_cache=lambda name, x: x)
+            open_block(layer, block, on_input=lambda weight, x: x, on_cache=lambda name, x: x)
             for layer, block in zip(model.model.layers, checkpoint.shape.blocks, strict=True)
         ]
         for one in opened:

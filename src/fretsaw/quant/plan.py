@@ -1,0 +1,252 @@
+"""Every tensor of a quantised checkpoint, known before a weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.writer import Planned
+from fretsaw.core.precision import LINEAR, QUANTISED, Precision, WeightKind, kind_of
+from fretsaw.errors import RecipeError, ShapeError
+from fretsaw.families import Row
+from fretsaw.families.mixers import KV_SCALES
+from fretsaw.families.quantised import (
+    BESIDE,
+    LayoutName,
+    Quantisation,
+    module_of,
+    tree_of,
+)
+from fretsaw.quant.formats import BLOCK, check_blocks
+
+Part = Literal["copy", "weight", "block_scale", "scale", "input_scale", "cache_scale"]
+DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
+WRITABLE = ("fp8", "nvfp4")
+
+Group = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One tensor of the file.
+
+    Attributes:
+        planned: Key, dtype and shape.
+        source: Canonical name of the weight that it comes from; of a cache's scale its own.
+        part: What it is of that weight.
+        format: Number format of the weight.
+        group: Weights that engines fuse, and that therefore share a scale.
+    """
+
+    planned: Planned
+    source: str
+    part: Part
+    format: str
+    group: Group
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What will be written.
+
+    Attributes:
+        pieces: Tensors in file order; the parts of a group follow each other.
+        members: Group -> canonical names of its weights.
+        said: What the config will say.
+        config: The whole config.json but for what is said.
+    """
+
+    pieces: tuple[Piece, ...]
+    members: Mapping[Group, Sequence[str]]
+    said: Quantisation
+    config: Mapping[str, Any]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(piece.planned.num_bytes for piece in self.pieces)
+
+    @cached_property
+    def needs_inputs(self) -> tuple[str, ...]:
+        """Weights whose inputs need a static scale."""
+        return tuple(p.source for p in self.pieces if p.part == "input_scale")
+
+
+def plan_export(
+    source: Checkpoint, precision: Precision, *, layout: LayoutName = "modelopt"
+) -> ExportPlan:
+    """Every tensor of a checkpoint under a precision.
+
+    Kinds that no linear map multiplies by, and the prediction head, stay as they are stored.
+
+    Args:
+        source: In 16 or 32 bits.
+        precision: Format of each kind of weight.
+        layout: Whose names and keys.
+
+    Raises:
+        RecipeError: the precision has a rule that matches nothing, or that is not written.
+        ShapeError: a weight's rows fall into no blocks.
+    """
+    rows = [(row, kind_of(row.tensor, part=row.part)) for row in source.rows]
+    _check(precision, rows)
+    config = source.family.write_config(source.shape, source.config)
+    planner = _Planner(source, precision, layout, config)
+    members = planner.members(rows)
+    pieces: list[Piece] = []
+    written: set[Group] = set()
+    for row, kind in rows:
+        for name, bound in row.names():
+            group = _group(row, kind, bound=bound)
+            if planner.format_of(row, kind) not in QUANTISED:
+                pieces.append(planner.copy(row, kind, name=name))
+            elif group not in written:
+                written.add(group)
+                for member, shape in members[group]:
+                    pieces += planner.parts(member, kind, shape=shape, group=group)
+        pieces += planner.cache(row)
+    names = {group: [name for name, _ in found] for group, found in members.items()}
+    return ExportPlan(tuple(pieces), names, planner.said(rows), config)
+
+
+def _check(precision: Precision, rows: Sequence[tuple[Row, WeightKind]]) -> None:
+    precision.check_kinds({kind for _, kind in rows})
+    if not precision.quantised:
+        raise RecipeError(
+            f"precision {precision.name!r} quantises nothing", "take fp8, nvfp4 or nvfp4-w4a16"
+        )
+    for kind in precision.quantised:
+        number_format = precision.format_of(kind)
+        if number_format not in WRITABLE:
+            raise RecipeError(
+                f"fretsaw writes no {number_format} (asked for by {precision.name!r})",
+                f"take one of {', '.join(WRITABLE)} for {kind}",
+            )
+        if number_format == "fp8" and kind in precision.weight_only:
+            raise RecipeError(
+                f"precision {precision.name!r}: {kind} is weight-only in fp8, which no layout has",
+                "take nvfp4 for it, or leave it out of weight_only",
+            )
+    for row, kind in rows:
+        if kind in precision.quantised and precision.format_of(kind) == "nvfp4":
+            try:
+                check_blocks(row.tensor.shape(row.sizes)[-1])
+            except ShapeError as error:
+                raise ShapeError(f"{row.tensor.name}: {error.message}", error.hint) from error
+
+
+def _group(row: Row, kind: WeightKind, *, bound: Mapping[str, int]) -> Group:
+    """What engines fuse into one product: weights of a block and kind that read the same."""
+    return (row.part, row.block, kind, row.tensor.axes[-1], tuple(bound.items()))
+
+
+def parts_of(
+    key: str,
+    shape: tuple[int, ...],
+    *,
+    number_format: str,
+    layout: LayoutName,
+    has_inputs: bool,
+) -> dict[Part, Planned]:
+    """Codes and scales that one weight is stored as, in file order.
+
+    Args:
+        key: Of the weight, canonical or stored: those of the parts follow from it.
+        shape: (out, in).
+        number_format: ``fp8`` or ``nvfp4``.
+        layout: Whose names.
+        has_inputs: Whether its inputs have a static scale.
+    """
+    beside = BESIDE[layout, number_format]
+    shapes: dict[Part, tuple[str, tuple[int, ...]]] = {"weight": ("F8_E4M3", shape)}
+    if number_format == "nvfp4":
+        shapes["weight"] = ("U8", (*shape[:-1], shape[-1] // 2))
+        shapes["block_scale"] = ("F8_E4M3", (*shape[:-1], shape[-1] // BLOCK))
+    shapes["scale"] = ("F32", beside.scale_shape)
+    if has_inputs:
+        shapes["input_scale"] = ("F32", beside.scale_shape)
+    return {part: Planned(beside.key(key, part), *rest) for part, rest in shapes.items()}
+
+
+@dataclass(frozen=True)
+class _Planner:
+    source: Checkpoint
+    precision: Precision
+    layout: LayoutName
+    config: Mapping[str, Any]
+
+    def format_of(self, row: Row, kind: WeightKind) -> str:
+        """Format of a matrix that a linear map multiplies by; ``stored`` for all others."""
+        is_kept = kind not in (*LINEAR, "embedding") or len(row.tensor.axes) == 1
+        return "stored" if is_kept else self.precision.format_of(kind)
+
+    def key(self, name: str) -> str:
+        return self.source.family.stored(name, self.config)
+
+    def members(
+        self, rows: Sequence[tuple[Row, WeightKind]]
+    ) -> dict[Group, list[tuple[str, tuple[int, ...]]]]:
+        """Name and shape of the weights of each quantised group."""
+        found: dict[Group, list[tuple[str, tuple[int, ...]]]] = {}
+        for row, kind in rows:
+            if self.format_of(row, kind) in QUANTISED:
+                shape = row.tensor.shape(row.sizes)
+                for name, bound in row.names():
+                    found.setdefault(_group(row, kind, bound=bound), []).append((name, shape))
+        return found
+
+    def copy(self, row: Row, kind: WeightKind, *, name: str) -> Piece:
+        number_format = self.format_of(row, kind)
+        dtype = DTYPES.get(number_format, self.source.dtype_of(name))
+        planned = Planned(self.key(name), dtype, row.tensor.shape(row.sizes))
+        return Piece(planned, name, "copy", number_format, ())
+
+    def parts(
+        self, name: str, kind: WeightKind, *, shape: tuple[int, ...], group: Group
+    ) -> Iterator[Piece]:
+        """Codes and scales of one quantised weight."""
+        number_format = self.precision.format_of(kind)
+        found = parts_of(
+            self.key(name),
+            shape,
+            number_format=number_format,
+            layout=self.layout,
+            has_inputs=kind not in self.precision.weight_only,
+        )
+        for part, planned in found.items():
+            yield Piece(planned, name, part, number_format, group)
+
+    def cache(self, row: Row) -> Iterator[Piece]:
+        """The scale of what a weight puts into an FP8 cache."""
+        if row.part == "block" and self.precision.kv == "fp8" and row.local in KV_SCALES:
+            name = row.tensor.name.removesuffix(row.local) + KV_SCALES[row.local]
+            shape = BESIDE[self.layout, "fp8"].scale_shape
+            yield Piece(Planned(self.key(name), "F32", shape), name, "cache_scale", "fp8", ())
+
+    def said(self, rows: Sequence[tuple[Row, WeightKind]]) -> Quantisation:
+        """What the config says: algorithm of each module, and every matrix that is left alone."""
+        algorithms: dict[str, str] = {}
+        ignored: dict[str, None] = {}
+        for row, kind in rows:
+            keys = [self.key(name) for name, _ in row.names()]
+            if self.format_of(row, kind) in QUANTISED:
+                algorithms |= dict.fromkeys(map(module_of, keys), self._algorithm(kind))
+            elif len(row.tensor.axes) > 1:
+                ignored |= dict.fromkeys(self._patterns(row, keys))
+        return Quantisation(self.layout, algorithms, tuple(ignored), self.precision.kv == "fp8")
+
+    def _algorithm(self, kind: WeightKind) -> str:
+        name = self.precision.format_of(kind).upper()
+        return f"W4A16_{name}" if kind in self.precision.weight_only else name
+
+    def _patterns(self, row: Row, keys: Sequence[str]) -> list[str]:
+        """Modules of a row; one pattern for the prediction head, one for a block's experts."""
+        if row.part == "mtp":
+            return [tree_of(key) for key in keys[:1]]
+        if row.tensor.name_dims:
+            before, _, _ = self.key(row.tensor.name).partition(".{")
+            return [before + "*"]
+        return [module_of(key) for key in keys]
