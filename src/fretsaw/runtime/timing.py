@@ -1,7 +1,8 @@
 """Seconds of blocks, of what is no block, and of whole models, on the machine that this runs on.
 
-A block is timed inside the running model: one pass through N and one through 2N copies of it,
-each with weights of its own; the slope is a block's seconds, the intercept what is no block.
+A block is timed inside the running model: passes through N and through 2N copies of it, each with
+weights of its own, between blocks of the model's other mixers; the slope is a block's seconds.
+What is no block is timed as a pass through none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import nn
 from transformers import NemotronHForCausalLM
 
 from fretsaw.core.shape import Block, ModelShape
@@ -77,14 +79,6 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Line:
-    """Seconds over the number of copies: ``intercept + slope * copies``."""
-
-    slope: Sample
-    intercept: Sample
-
-
-@dataclass(frozen=True)
 class Subject:
     """The model whose parts are timed; its weights do not matter.
 
@@ -111,18 +105,44 @@ class Subject:
             transformers=transformers.__version__,
         )
 
-    def stack(self, block: Block, count: int) -> NemotronHForCausalLM:
-        """An anchor and copies of a block as a model with random weights."""
-        anchor = Block("attention", {"hidden": self.shape.sizes["hidden"], **ANCHOR})
-        sizes = {**self.shape.sizes, "vocab": STACK_VOCAB}
-        shape = replace(self.shape, sizes=sizes, blocks=(anchor, *[block] * count), mtp=())
-        return random_model(shape, self.config, dtype=self.dtype)
+    def parts(self, blocks: Sequence[Block]) -> list[Part]:
+        """What `measure` times for these blocks: what is no block, then each of them."""
+        return [Part.of_rest(self.shape), *map(Part.of_block, blocks)]
+
+    def stack(self, block: Block, *, copies: int) -> Stack:
+        """2N copies of a block, each after one block of every other mixer of the model.
+
+        In a stack of one mixer alone, code and small tensors stay cached that the model's turn of
+        mixers evicts, and the blocks come out too fast.
+        """
+        firsts = {known.mixer: known for known, _ in reversed(self.shape.distinct)}
+        period = [other for mixer, other in firsts.items() if mixer != block.mixer] + [block]
+        model = self._model([self._anchor, *period * (2 * copies)])
+        layers = list(model.model.layers)
+        dropped = set(range(2 * len(period), len(layers), 2 * len(period)))
+        short = nn.ModuleList(layer for i, layer in enumerate(layers) if i not in dropped)
+        return Stack(model, short)
 
     def rest(self) -> NemotronHForCausalLM:
-        """Two anchors between embedding and head."""
-        anchor = Block("attention", {"hidden": self.shape.sizes["hidden"], **ANCHOR})
-        shape = replace(self.shape, blocks=(anchor, anchor), mtp=())
+        """Embedding, last norm and head of the model, around an anchor."""
+        return self._model([self._anchor], vocab=self.shape.sizes["vocab"])
+
+    @property
+    def _anchor(self) -> Block:
+        return Block("attention", {"hidden": self.shape.sizes["hidden"], **ANCHOR})
+
+    def _model(self, blocks: Sequence[Block], *, vocab: int = STACK_VOCAB) -> NemotronHForCausalLM:
+        sizes = {**self.shape.sizes, "vocab": vocab}
+        shape = replace(self.shape, sizes=sizes, blocks=tuple(blocks), mtp=())
         return random_model(shape, self.config, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A model with 2N copies of a block, and its layers without every other copy."""
+
+    model: NemotronHForCausalLM
+    short: nn.ModuleList
 
 
 def cpu_name() -> str:
@@ -133,7 +153,9 @@ def cpu_name() -> str:
     return next(named, platform.processor() or platform.machine())
 
 
-def time_block(block: Block, *, subject: Subject, step: Step, effort: Effort | None = None) -> Line:
+def time_block(
+    block: Block, *, subject: Subject, step: Step, effort: Effort | None = None
+) -> Sample:
     """Seconds of one block in a step, from N and 2N copies of it in turn.
 
     Args:
@@ -147,41 +169,31 @@ def time_block(block: Block, *, subject: Subject, step: Step, effort: Effort | N
         RunError: the machine is too noisy to tell 2N copies from N.
     """
     effort = effort or Effort()
-    return next(_block_lines(block, subject=subject, steps=[step], effort=effort))
+    return next(_block_samples(block, subject=subject, steps=[step], effort=effort))
 
 
-def _block_lines(
+def _block_samples(
     block: Block, *, subject: Subject, steps: Sequence[Step], effort: Effort
-) -> Iterator[Line]:
+) -> Iterator[Sample]:
     """The same for several steps with one stack."""
-    model = subject.stack(block, 2 * effort.copies)
-    layers = model.model.layers
-    cold = Flush(subject.conditions().working_set_bytes - weights_bytes(model))
+    stack = subject.stack(block, copies=effort.copies)
+    long = stack.model.model.layers
+    cold = Flush(subject.conditions().working_set_bytes - weights_bytes(stack.model))
     for step in steps:
-        passes = Passes(model, step, flush=cold)
-        short, long = layers[: 1 + effort.copies], layers
-        yield line_of(passes.through(short), passes.through(long), effort=effort)
+        passes = Passes(stack.model, step, flush=cold)
+        yield slope_of(passes.through(stack.short), passes.through(long), effort=effort)
 
 
 def time_fixed(*, subject: Subject, step: Step, effort: Effort | None = None) -> Sample:
-    """Seconds of a step that are no block's: embedding, last norm, head of the last token.
+    """Seconds of a pass through no block: embedding, masks, last norm, head of the last token.
 
     Raises:
         RecipeError: a part of a sequence or of a token is asked for.
-        RunError: the machine is too noisy.
     """
-    effort = replace(effort or Effort(), copies=1)
     model = subject.rest()
     cold = Flush(subject.conditions().working_set_bytes - weights_bytes(model))
     passes = Passes(model, step, flush=cold, is_whole=True)
-    layers = model.model.layers
-    rest = line_of(passes.through(layers[:1]), passes.through(layers), effort=effort).intercept
-    if not rest.seconds > 0:
-        raise RunError(
-            f"a pass without blocks came out at {rest.seconds:.3g} s",
-            "let the machine do nothing else, or raise the number of rounds",
-        )
-    return rest
+    return sample_of(passes.through(nn.ModuleList()), effort=effort or Effort())
 
 
 def time_model(model: NemotronHForCausalLM, *, step: Step, effort: Effort | None = None) -> Sample:
@@ -191,8 +203,12 @@ def time_model(model: NemotronHForCausalLM, *, step: Step, effort: Effort | None
         RecipeError: a part of a sequence or of a token is asked for.
         UnsupportedModelError: no attention block, without which transformers decodes nothing.
     """
-    effort = effort or Effort()
-    run = Passes(model, step, is_whole=True).through(model.model.layers)
+    passes = Passes(model, step, is_whole=True)
+    return sample_of(passes.through(model.model.layers), effort=effort or Effort())
+
+
+def sample_of(run: Run, *, effort: Effort) -> Sample:
+    """Median of passes, after one that is unused."""
     run()
     timings: list[float] = []
     while _goes_on(len(timings), sum(timings), effort=effort):
@@ -200,12 +216,12 @@ def time_model(model: NemotronHForCausalLM, *, step: Step, effort: Effort | None
     return Sample.of(timings)
 
 
-def line_of(short: Run, long: Run, *, effort: Effort) -> Line:
-    """Slope and intercept from passes through N and 2N copies, in turn after one of each unused.
+def slope_of(short: Run, long: Run, *, effort: Effort) -> Sample:
+    """Seconds of one copy, from passes with N and 2N copies in turn, after one of each unused.
 
-        slope = median of (long - short) / N        intercept = median of 2 short - long
+        slope = median of (long - short) / N
 
-    Medians of the differences within a round: a machine that slows down for a while slows both,
+    The median of the differences within a round: a machine that slows down for a while slows both,
     and a pass that was interrupted counts as one round only.
 
     Raises:
@@ -213,7 +229,6 @@ def line_of(short: Run, long: Run, *, effort: Effort) -> Line:
     """
     short(), long()
     slopes: list[float] = []
-    intercepts: list[float] = []
     spent = 0.0
     while _goes_on(len(slopes), spent, effort=effort):
         # Every other round the long pass is first, so that a drift cancels.
@@ -223,15 +238,14 @@ def line_of(short: Run, long: Run, *, effort: Effort) -> Line:
             short_s, long_s = short(), long()
         spent += short_s + long_s
         slopes.append((long_s - short_s) / effort.copies)
-        intercepts.append(2 * short_s - long_s)
-    line = Line(Sample.of(slopes), Sample.of(intercepts))
-    if not line.slope.seconds > 0:
+    sample = Sample.of(slopes)
+    if not sample.seconds > 0:
         raise RunError(
             f"{2 * effort.copies} copies of a block took no longer than {effort.copies} "
-            f"(median over {len(slopes)} rounds)",
+            f"(median over {sample.rounds} rounds)",
             "let the machine do nothing else, or raise the number of copies or rounds",
         )
-    return line
+    return sample
 
 
 def _goes_on(rounds: int, spent_s: float, *, effort: Effort) -> bool:
@@ -298,6 +312,6 @@ def _missing(
         part = Part.of_block(block)
         todo = [s for s in steps if table.times_measured(part, step=s) < wanted]
         if todo:
-            lines = _block_lines(block, subject=subject, steps=todo, effort=effort)
-            for step, line in zip(todo, lines, strict=True):
-                yield part, step, line.slope
+            samples = _block_samples(block, subject=subject, steps=todo, effort=effort)
+            for step, sample in zip(todo, samples, strict=True):
+                yield part, step, sample

@@ -15,7 +15,7 @@ from fretsaw.errors import RecipeError, RunError, UnsupportedModelError
 from fretsaw.families import family_of
 from fretsaw.runtime import timing
 from fretsaw.runtime.passes import Passes, Run, random_model
-from fretsaw.runtime.timing import Effort, Sample, Subject, line_of, measure
+from fretsaw.runtime.timing import Effort, Sample, Subject, measure, sample_of, slope_of
 from tests.pico import pico_config
 
 STEP = Step(2, 1, 6)
@@ -38,33 +38,28 @@ def scripted(seconds: list[float], *, log: list[str] | None = None, name: str = 
     return run
 
 
-def test_slope_and_intercept_of_a_straight_line() -> None:
-    line = line_of(scripted([7.0] * 5), scripted([11.0] * 5), effort=Effort(4, 5, 1e9))
-    assert line.slope == Sample(1.0, 0.0, 5)
-    assert line.intercept == Sample(3.0, 0.0, 5)
+def slope(short: list[float], long: list[float], effort: Effort) -> Sample:
+    return slope_of(scripted(short), scripted(long), effort=effort)
+
+
+def test_slope_of_a_straight_line() -> None:
+    assert slope([7.0] * 5, [11.0] * 5, Effort(4, 5, 1e9)) == Sample(1.0, 0.0, 5)
 
 
 def test_an_interrupted_pass_changes_nothing() -> None:
     short, long = [7.0, 7.0, 7.0, 50.0, 7.0], [11.0, 99.0, 11.0, 11.0, 11.0]
-    line = line_of(scripted(short), scripted(long), effort=Effort(4, 5, 1e9))
-    assert line.slope.seconds == 1.0
-    assert line.intercept.seconds == 3.0
+    assert slope(short, long, Effort(4, 5, 1e9)) == Sample(1.0, 0.0, 5)
 
 
-def test_a_slower_half_hour_slows_both() -> None:
+def test_a_slower_while_slows_both() -> None:
     factors = [1.0, 1.0, 1.0, 2.0, 2.0]
-    line = line_of(
-        scripted([7.0 * f for f in factors]),
-        scripted([11.0 * f for f in factors]),
-        effort=Effort(4, 5, 1e9),
-    )
-    assert line.slope.seconds == 1.0
-    assert line.slope.spread_s == 1.0
+    short, long = [7.0 * f for f in factors], [11.0 * f for f in factors]
+    assert slope(short, long, Effort(4, 5, 1e9)) == Sample(1.0, 1.0, 5)
 
 
 def test_the_first_passes_are_unused_and_the_order_alternates() -> None:
     log: list[str] = []
-    line_of(
+    slope_of(
         scripted([7.0] * 4, log=log, name="N"),
         scripted([11.0] * 4, log=log, name="2N"),
         effort=Effort(4, 4, 1e9),
@@ -73,15 +68,15 @@ def test_the_first_passes_are_unused_and_the_order_alternates() -> None:
 
 
 def test_rounds_end_with_the_time() -> None:
-    line = line_of(scripted([1.0] * 99), scripted([2.0] * 99), effort=Effort(1, 99, 14.0))
-    assert line.slope.rounds == 5
-    line = line_of(scripted([1.0] * 99), scripted([2.0] * 99), effort=Effort(1, 99, 0.0))
-    assert line.slope.rounds == 3
+    many = ([1.0] * 99, [2.0] * 99)
+    assert slope(*many, Effort(1, 99, 14.0)).rounds == 5
+    assert slope(*many, Effort(1, 99, 0.0)).rounds == 3
+    assert sample_of(scripted([1.0, 3.0, 2.0, 9.0]), effort=Effort(1, 4, 6.0)) == Sample(2, 1, 3)
 
 
 def test_noise_above_the_block_is_refused() -> None:
     with pytest.raises(RunError, match="no longer than 4"):
-        line_of(scripted([2.0] * 5), scripted([1.9] * 5), effort=Effort(4, 5, 1e9))
+        slope([2.0] * 5, [1.9] * 5, Effort(4, 5, 1e9))
 
 
 @pytest.mark.parametrize("mixer", ["mamba", "moe", "attention"])
@@ -89,7 +84,8 @@ def test_noise_above_the_block_is_refused() -> None:
 def test_a_pass_goes_through_the_given_layers_from_the_same_context(mixer: str, step: Step) -> None:
     given = subject()
     block = next(b for b in given.shape.blocks if b.mixer == mixer)
-    model = given.stack(block, 4)
+    stack = given.stack(block, copies=2)
+    model = stack.model
     seen: list[tuple[int, int]] = []
     for index, layer in enumerate(model.model.layers):
         layer.register_forward_pre_hook(
@@ -102,18 +98,32 @@ def test_a_pass_goes_through_the_given_layers_from_the_same_context(mixer: str, 
     seen.clear()
     layers = model.model.layers
     for _ in range(2):
-        assert passes.through(layers[:3])() > 0
+        assert passes.through(stack.short)() > 0
         assert passes.through(layers)() > 0
     context = int(step.context)
-    once = [(i, context) for i in (*range(3), *range(5))]
-    assert seen == once * 2
+    once = [*(i for i in range(13) if i not in (6, 12)), *range(13)]
+    assert seen == [(i, context) for i in once] * 2
     assert model.model.layers is layers
+
+
+def test_copies_stand_between_the_other_mixers() -> None:
+    given = subject()
+    block = given.shape.blocks[1].with_values({"ffn": 24})
+    stack = given.stack(block, copies=2)
+    long = [layer.block_type for layer in stack.model.model.layers]
+    mamba, attention, moe = "linear_attention", "full_attention", "moe"
+    assert sorted(long[1:4]) == sorted([mamba, attention, moe])
+    assert long == [attention, *long[1:4] * 4]
+    dropped = [i for i, layer in enumerate(stack.model.model.layers) if layer not in stack.short]
+    assert [long[i] for i in dropped] == [moe, moe]
+    assert stack.model.model.layers[3].mixer.experts.up_proj.shape[1] == 24
 
 
 def test_copies_have_weights_of_their_own() -> None:
     given = subject()
-    model = given.stack(given.shape.blocks[1], 2)
-    first, second = (layer.mixer.experts.up_proj for layer in model.model.layers[1:])
+    stack = given.stack(given.shape.blocks[1], copies=1)
+    experts = [p for n, p in stack.model.named_parameters() if n.endswith("experts.up_proj")]
+    first, second = experts
     assert not torch.equal(first, second)
 
 
@@ -142,11 +152,12 @@ def test_what_the_file_has_is_not_measured_again(
 ) -> None:
     asked: list[object] = []
 
-    def line(*_: object, **__: object) -> timing.Line:
-        asked.append(_)
-        return timing.Line(Sample(1.0, 0.1, 3), Sample(2.0, 0.1, 3))
+    def sample(*runs: object, **_: object) -> Sample:
+        asked.append(runs)
+        return Sample(1.0 + (len(runs) == 1), 0.1, 3)
 
-    monkeypatch.setattr(timing, "line_of", line)
+    monkeypatch.setattr(timing, "slope_of", sample)
+    monkeypatch.setattr(timing, "sample_of", sample)
     given, file = subject(), tmp_path / "measured.jsonl"
     blocks: list[Block] = [block for block, _ in given.shape.distinct]
     steps = [STEP, Step(2, 12, 0)]
