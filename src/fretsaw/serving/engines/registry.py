@@ -1,0 +1,24 @@
+"""Engines by name."""
+
+from __future__ import annotations
+
+from fretsaw.errors import RecipeError, nearest
+from fretsaw.serving.engines.base import Engine
+from fretsaw.serving.engines.llamacpp import LlamaCpp
+from fretsaw.serving.engines.transformers import Transformers
+from fretsaw.serving.engines.vllm import Vllm
+
+ENGINES: dict[str, Engine] = {e.name: e for e in (Vllm(), LlamaCpp(), Transformers())}
+
+
+def engine_named(name: str) -> Engine:
+    """An engine by its name.
+
+    Raises:
+        RecipeError: unknown name.
+    """
+    if name not in ENGINES:
+        guess = nearest(name, ENGINES)
+        hint = f"did you mean {guess!r}? " if guess else ""
+        raise RecipeError(f"unknown engine {name!r}", f"{hint}known: {', '.join(ENGINES)}")
+    return ENGINES[name]

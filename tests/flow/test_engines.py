@@ -1,0 +1,125 @@
+"""Parent and child in vLLM and llama.cpp on the CPU, against transformers: must say the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from fretsaw.checkpoint.child import write_child
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.core.variant import Choice, Variant
+from fretsaw.errors import RunError
+from fretsaw.serving.engines import llamacpp, vllm
+from fretsaw.serving.engines.base import EngineSettings, Generation, Session, engine_python
+from fretsaw.serving.engines.registry import engine_named
+from fretsaw.serving.engines.transformers import Transformers
+from tests.pico import write_pico_checkpoint
+
+pytestmark = [pytest.mark.engines, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+PARENT = ROOT / "recipes" / "demo" / "parent"
+LENGTHS = (3, 17, 40, 63, 64, 65, 130, 200)
+"""Tokens of the prompts: below, at and above one chunk (64) of the Mamba scan, and several."""
+
+NUM_TOKENS = 32
+MODULES = {"vllm": ("vllm", vllm.INSTALL), "llamacpp": ("xllamacpp", llamacpp.INSTALL)}
+
+
+def _settings(scratch: Path) -> EngineSettings:
+    return EngineSettings(context=256, sequences=4, scratch=scratch)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _at_root() -> Iterator[None]:
+    """Engines are found below the working directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {name: tmp_path_factory.mktemp(name) for name in ("child", "tied")}
+    _write_child(made["child"])
+    write_pico_checkpoint(made["tied"], seed=5, with_mtp=False, tie_word_embeddings=True)
+    return made | {"parent": PARENT}
+
+
+def _write_child(folder: Path) -> None:
+    """A child of the demo parent: own width and top-k per block, three quarters of the state."""
+    parent = Checkpoint(PARENT)
+    sizes = itertools.cycle([(96, 8), (48, 2), (32, 2), (80, 5), (64, 3), (48, 1), (16, 8)])
+    variants = []
+    for i, block in enumerate(parent.shape.blocks):
+        values = {}
+        if block.mixer == "moe":
+            values = dict(zip(("ffn", "top_k"), next(sizes), strict=True))
+        if block.mixer == "mamba":
+            values = {"state": block.sizes["state"] * 3 // 4}
+        variants.append(Variant(i, values))
+    write_child(
+        parent,
+        Choice(tuple(variants), score=0.0, costs={}),
+        folder=folder,
+        orders={},
+        repaired=lambda block, pattern, bound: None,
+        shard_bytes=4_000_000,
+    )
+
+
+def _prompts(folder: Path) -> list[list[int]]:
+    """Text in the folder's own tokens; the pico tokenizer knows no word of it, but all letters."""
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode((ROOT / "LICENSE").read_text())
+    starts = range(0, 8 * 250, 250)
+    return [ids.ids[s : s + n] for s, n in zip(starts, LENGTHS, strict=True)]
+
+
+Opened = Callable[[str, Path], Session]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """Opens engines that live until the end of the test; skips where they are not installed."""
+    with ExitStack() as stack:
+
+        def open_(name: str, folder: Path) -> Session:
+            settings = _settings(tmp_path)
+            module, install = MODULES[name]
+            try:
+                engine_python(name, module=module, settings=settings, install=install)
+            except RunError as error:
+                pytest.skip(error.hint)
+            return stack.enter_context(engine_named(name).open(folder, settings))
+
+        yield open_
+
+
+def _reference(folder: Path, prompts: list[list[int]]) -> tuple[Generation, ...]:
+    with Transformers().open(folder, _settings(folder)) as session:
+        return session.generate(prompts, num_tokens=NUM_TOKENS)
+
+
+def _largest_difference(said: Generation, expected: Generation) -> float:
+    pairs = zip(said.logprobs, expected.logprobs, strict=True)
+    return max(abs(a - b) for a, b in pairs if a is not None and b is not None)
+
+
+@pytest.mark.parametrize("model", ["parent", "child", "tied"])
+@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+def test_an_engine_says_what_transformers_says(
+    engine: str, model: str, folders: dict[str, Path], opened: Opened
+) -> None:
+    folder = folders[model]
+    prompts = _prompts(folder)
+    expected = _reference(folder, prompts)
+
+    said = opened(engine, folder).generate(prompts, num_tokens=NUM_TOKENS)
+
+    assert [s.tokens for s in said] == [e.tokens for e in expected]
+    assert max(map(_largest_difference, said, expected)) < 1e-4
