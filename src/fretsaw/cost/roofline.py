@@ -43,7 +43,7 @@ class Constants:
     experts_s: float = 16e-6
     pair_s: float = 5e-9
     link_efficiency: float = 0.6
-    link_s: float = 8e-6
+    link_s: float = 5e-6
     host_s: float = 1e-3
     shared_overlap: float = 0.0
 

@@ -13,6 +13,10 @@ from fretsaw.cost.blocks import block_kernels, head_kernels
 from fretsaw.cost.kernels import Kernel, Step, Timer, Timing
 
 
+OVERLAP_TOKENS = 256
+"""Tokens up to which shared experts run beside the routed ones; vLLM 0.32's default."""
+
+
 @dataclass(frozen=True)
 class Account:
     """Where the seconds of a step go.
@@ -40,7 +44,7 @@ class Pricer:
         precision: Number formats.
         host_s: Of each step outside its kernels.
         shared_overlap: Share of the shared experts' time that runs beside the routed experts
-            while decoding.
+            in steps of up to `OVERLAP_TOKENS`.
     """
 
     timer: Timer
@@ -105,7 +109,8 @@ class Pricer:
         timed = [(kernel, self.timer.time(kernel)) for kernel in kernels]
         beside = sum(t.seconds for k, t in timed if k.group == "experts")
         shared = sum(t.seconds for k, t in timed if k.group == "shared experts")
-        if step.is_prefill or not shared or not self.shared_overlap:
+        tokens = step.sequences * step.tokens / self.layout.dp
+        if tokens > OVERLAP_TOKENS or not shared or not self.shared_overlap:
             return timed
         left = 1 - self.shared_overlap * min(1.0, beside / shared)
         return [
