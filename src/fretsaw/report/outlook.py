@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fretsaw.core.hardware import Workload
 from fretsaw.core.precision import preset
-from fretsaw.core.units import format_bytes, format_count
+from fretsaw.core.units import format_bytes
 from fretsaw.cost.memory import footprint, model_costs, mtp_bytes
 from fretsaw.report.frontier import Curve, frontier_svg
 from fretsaw.serving.frontier import Point, requests_per_minute
@@ -217,8 +217,8 @@ def _model_rows(plan: ServingPlan) -> Iterator[tuple[str, list[str]]]:
     setting = plan.models[0].setting
     found = [one.outlook for one in plan.models]
     costs = [model_costs(one.shape) for one in found]
-    yield "parameters", [format_count(c["params"]) for c in costs]
-    yield "active parameters", [format_count(c["active_params"]) for c in costs]
+    yield "parameters", [f"{c['params'] / 1e9:,.2f}B" for c in costs]
+    yield "active parameters", [f"{c['active_params'] / 1e9:,.2f}B" for c in costs]
     for fmt in FORMATS:
         yield f"weights, {fmt}", [f"{_weights(one, fmt) / 1e9:.2f} GB" for one in found]
     whole = [footprint(one.shape, setting.precision) for one in found]
@@ -299,7 +299,10 @@ def _print_verdict(plan: ServingPlan, console: Console) -> None:
     verdict = plan.verdict
     if verdict is None:
         return
-    console.print(f"required: {plan.require} = {verdict.wanted:,.0f} (now {verdict.parent:,.0f})")
+    console.print(
+        f"required: {plan.require} = {verdict.wanted:,.0f} (now {verdict.parent:,.0f}, exactly at "
+        "that speed on its best layout)"
+    )
     for cut in verdict.cuts:
         axes = ", ".join(cut.axes)
         if cut.share is None:
