@@ -8,6 +8,7 @@ from fretsaw.checkpoint.verify import Verification
 from fretsaw.recipe import Recipe, load_recipe
 from fretsaw.report.description import Description
 from fretsaw.report.estimate import Estimate
+from fretsaw.report.quantized import Quantized
 from fretsaw.report.summary import Summary
 from fretsaw.stages.compress import compress as _compress
 from fretsaw.stages.compress import run_one
@@ -15,6 +16,7 @@ from fretsaw.stages.describe import describe
 from fretsaw.stages.estimate import estimate_run
 from fretsaw.stages.plan import PlanOptions, plan
 from fretsaw.stages.progress import Reporter
+from fretsaw.stages.quantize import QuantizeOptions, quantize
 from fretsaw.stages.verify import verify
 
 RecipeLike = Recipe | Path | str
@@ -24,6 +26,8 @@ __all__ = [
     "Description",
     "Estimate",
     "PlanOptions",
+    "QuantizeOptions",
+    "Quantized",
     "Recipe",
     "Reporter",
     "Summary",
@@ -37,6 +41,7 @@ __all__ = [
     "library",
     "load_recipe",
     "plan",
+    "quantize",
     "rank",
     "score",
     "search",
@@ -100,6 +105,17 @@ def score(
 ) -> Path:
     """Replace one block at a time and measure the loss; raises and returns as `calibrate`."""
     return _one("score", recipe, out=out, round_number=round_number, reporter=reporter)
+
+
+def cost(
+    recipe: RecipeLike, *, out: Path | str, round_number: int = 1, reporter: Reporter | None = None
+) -> Path:
+    """Price every variant, in serving terms too; raises and returns as `calibrate`.
+
+    Raises:
+        InfeasibleError: no model of the library meets a serving budget.
+    """
+    return _one("cost", recipe, out=out, round_number=round_number, reporter=reporter)
 
 
 def search(

@@ -188,6 +188,9 @@ _stage_command("calibrate", "Gather the statistics of every unit over calibratio
 _stage_command("rank", "Put the units of every block into order of importance.")
 _stage_command("library", "List the variants of every block.")
 _stage_command("score", "Replace one block at a time and measure what the output loses.")
+_stage_command(
+    "cost", "Price every variant: bytes, and seconds on the hardware of serving budgets."
+)
 _stage_command("search", "Choose one variant per block under the budgets.")
 _stage_command("build", "Write the child of the choice.")
 _stage_command("distill", "Heal the child by distillation from the original parent.")
@@ -216,6 +219,62 @@ def verify(
         print_verification(result, Console())
     if result.faults:
         raise typer.Exit(FretsawError.exit_code)
+
+
+To = Annotated[
+    str, typer.Option("--to", help="fp8, nvfp4, nvfp4-w4a16, or a YAML file with your own.")
+]
+NewFolder = Annotated[Path, typer.Option("--out", help="New checkpoint folder.")]
+CalibrationText = Annotated[
+    Path | None, typer.Option("--text", help="Text that the scales of activations are found on.")
+]
+ScaleMethod = Annotated[
+    str, typer.Option("--method", help="Block scales of NVFP4: max, or mse (least error, slower).")
+]
+LayoutOption = Annotated[str, typer.Option("--layout", help="modelopt or compressed-tensors.")]
+KvFormat = Annotated[str | None, typer.Option("--kv", help="Format of the KV cache: fp8 or bf16.")]
+PowerOfTwo = Annotated[bool, typer.Option("--power-of-two-kv", help="Round KV scales up to them.")]
+Percentile = Annotated[
+    float | None, typer.Option("--percentile", help="Share of magnitudes that scales cover, %.")
+]
+Sequences = Annotated[int, typer.Option("--sequences", min=1, help="Calibration sequences.")]
+SequenceLength = Annotated[int, typer.Option("--sequence-length", min=1, help="Tokens in each.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="Of the running blocks: float32, bfloat16.")]
+ShardBytes = Annotated[str, typer.Option("--shard-bytes", help="Size of a file, such as 5GB.")]
+
+
+@app.command()
+def quantize(
+    child: Annotated[Path, typer.Argument(metavar="FOLDER", help="Checkpoint in 16 or 32 bits.")],
+    *,
+    out: NewFolder,
+    to: To = "nvfp4",
+    text: CalibrationText = None,
+    method: ScaleMethod = "max",
+    layout: LayoutOption = "modelopt",
+    kv: KvFormat = None,
+    is_power_of_two_cache: PowerOfTwo = False,
+    percentile: Percentile = None,
+    sequences: Sequences = 256,
+    sequence_length: SequenceLength = 4096,
+    dtype: Dtype = "float32",
+    shard_bytes: ShardBytes = "5GB",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a checkpoint in FP8 or NVFP4, as vLLM, SGLang and TensorRT-LLM read it."""
+    given = dict(locals())
+    from fretsaw.report.quantized import print_quantized  # noqa: PLC0415
+    from fretsaw.stages.quantize import QuantizeOptions  # noqa: PLC0415
+    from fretsaw.stages.quantize import quantize as run  # noqa: PLC0415
+
+    names = {f.name for f in fields(QuantizeOptions)}
+    options = QuantizeOptions(**{k: v for k, v in given.items() if k in names})
+    found = run(child, out=out, options=options, reporter=_reporter(quiet))
+    if as_json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        print_quantized(found, Console())
 
 
 @app.command()

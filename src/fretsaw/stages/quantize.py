@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import yaml
@@ -18,19 +18,22 @@ from torch import Tensor
 
 from fretsaw.checkpoint.lineage import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.checkpoint.writer import need_disk, write_json
+from fretsaw.checkpoint.writer import Planned, need_disk, write_json
 from fretsaw.core.precision import PRESETS, Precision, precision_from, preset
 from fretsaw.core.units import parse_bytes
 from fretsaw.errors import CheckpointError, RecipeError, RunError
-from fretsaw.families.quantised import LayoutName
+from fretsaw.families.quantised import LAYOUTS, LayoutName
 from fretsaw.quant.calibrate import Activations
 from fretsaw.quant.export import ExportSettings, Method, check_calibrated, write_quantized
 from fretsaw.quant.plan import ExportPlan, plan_export
 from fretsaw.quant.reader import QuantizedCheckpoint, dequantized
+from fretsaw.report.quantized import Quantized
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
 from fretsaw.stages.progress import Reporter
 from fretsaw.train.data import load_split
 from fretsaw.train.packing import load_tokenizer, pack
+
+Dtype = Literal["float32", "bfloat16"]
 
 CALIBRATION = "fretsaw_calibration.json"
 STARTED = "started.json"
@@ -70,41 +73,27 @@ class QuantizeOptions:
     batch_sequences: int = 1
     min_tokens: int = 32
     percentile: float | None = None
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Dtype = "float32"
     shard_bytes: int | str = "5GB"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing, and shares that are none."""
+        for name, value, known in (
+            ("method", self.method, get_args(Method)),
+            ("layout", self.layout, LAYOUTS),
+            ("dtype", self.dtype, get_args(Dtype)),
+            ("kv", self.kv, (None, "fp8", "bf16", "fp16")),
+        ):
+            if value not in known:
+                options = ", ".join(k for k in known if k)
+                raise RecipeError(f"{name} is {value!r}", f"one of {options} was expected")
+        if self.percentile is not None and not 0 < self.percentile <= 100:  # noqa: PLR2004
+            raise RecipeError(f"percentile is {self.percentile}", "give one in (0, 100]")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
-
-
-@dataclass(frozen=True)
-class Quantized:
-    """What was written.
-
-    Attributes:
-        folder: The new checkpoint.
-        precision: Its name.
-        weights_bytes: Bytes of all tensors.
-        source_bytes: The same of the checkpoint that it was made from.
-        num_quantized: Weights that were quantised.
-        num_tokens: Tokens of calibration text.
-        borrowed: Block -> experts with too few tokens, whose scales are their neighbours'.
-    """
-
-    folder: Path
-    precision: str
-    weights_bytes: int
-    source_bytes: int
-    num_quantized: int
-    num_tokens: int
-    borrowed: Mapping[int, tuple[int, ...]]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        borrowed = {str(block): list(experts) for block, experts in self.borrowed.items()}
-        return {**asdict(self), "folder": str(self.folder), "borrowed": borrowed}
 
 
 def quantize(
@@ -291,12 +280,12 @@ def _told(
     activations: Activations | None,
 ) -> Quantized:
     borrowed = activations.borrowed if activations else {}
-    files = source.folder.glob("*.safetensors")
+    stored = [Planned(p.key, p.dtype, p.shape) for p in source.stored.values()]
     return Quantized(
         folder=out,
         precision=precision.name,
         weights_bytes=plan.num_bytes,
-        source_bytes=sum(file.stat().st_size for file in files),
+        source_bytes=sum(tensor.num_bytes for tensor in stored),
         num_quantized=sum(p.part == "weight" for p in plan.pieces),
         num_tokens=activations.num_tokens if activations else 0,
         borrowed={block: tuple(experts) for block, experts in borrowed.items()},
