@@ -23,6 +23,7 @@ STAGES = (
     "02-rank",
     "03-library",
     "04-score",
+    "05-cost",
     "06-search",
     "07-build",
     "08-distill",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fretsaw.core.hardware import Layout
+from fretsaw.core.hardware import Layout, parse_layout
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.tables import ScoreKey
 from fretsaw.core.units import format_bytes, format_count, format_latency
@@ -16,6 +16,8 @@ from fretsaw.cost.kernels import Step
 from fretsaw.cost.memory import Footprint, footprints, mtp_bytes
 from fretsaw.serving.capacity import usable_bytes
 from fretsaw.serving.demand import (
+    Demand,
+    Load,
     Prices,
     PricesOf,
     RequestTimes,
@@ -126,6 +128,26 @@ class Alternative:
         """Memory of one GPU."""
         demand = self.target.demand
         return usable_bytes(demand.node, demand.assumptions)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads back, beside the demand."""
+        parent = self.target.parent
+        return {
+            "demand": self.target.demand.text,
+            "layout": str(self.layout),
+            "in_flight": self.target.in_flight,
+            "token_limit_s": self.target.token_s,
+            "parent_token_s": self.parent_token_s,
+            "parent": {**asdict(parent), "layout": str(parent.layout)} if parent else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, number: int, demand: Demand) -> Alternative:
+        """Inverse of `to_json`."""
+        parent = data["parent"]
+        load = Load(**{**parent, "layout": parse_layout(parent["layout"])}) if parent else None
+        target = Target(demand, data["in_flight"], data["token_limit_s"], load)
+        return cls(number, target, parse_layout(data["layout"]), data["parent_token_s"])
 
     def price(
         self, blocks: Iterable[Block], *, shape: ModelShape, prices: Prices
@@ -269,6 +291,21 @@ class Prediction:
     asked_speedup: float | None
     gpu_bytes: int
     usable_bytes: int
+
+    def told(self) -> str:
+        """In words: ``asked 1.3x, predicted 1.31x: ...``."""
+        if self.token_s is None or self.server_tokens_per_s is None:
+            used, usable = format_bytes(self.gpu_bytes), format_bytes(self.usable_bytes)
+            return f"{self.demand}: {used} of {usable} ({self.layout})"
+        rate = f"{format_count(self.server_tokens_per_s)} server tokens/s"
+        if self.speedup is not None:
+            rate = f"predicted {self.speedup:.3g}x, {rate}"
+        if self.asked_speedup is not None:
+            rate = f"asked {self.asked_speedup:.3g}x, {rate}"
+        return (
+            f"{self.demand}: {rate} ({self.layout}, {format_count(self.in_flight)} in flight, "
+            f"{format_latency(self.token_s)} a token)"
+        )
 
 
 def alternatives_of(

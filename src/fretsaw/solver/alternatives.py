@@ -89,17 +89,26 @@ def _promising(
 
     Where there are several demands, each way is tried alone: beside others it is never better.
     """
-    reach = [[-math.inf] * len(ways) for ways in demands]
+    floor = _floor(problem)
+    reach = [[floor] * len(ways) for ways in demands]
     if len(demands) > 1:
         reach = [
             [_reach(under(problem, [one]), time_limit_s=time_limit_s) for one in ways]
             for ways in demands
         ]
     bounded = (
-        (max((reach[d][way] for d, way in enumerate(ways)), default=-math.inf), ways)
+        (max((reach[d][way] for d, way in enumerate(ways)), default=floor), ways)
         for ways in itertools.product(*(range(len(ways)) for ways in demands))
     )
     return sorted(one for one in bounded if one[0] < math.inf)
+
+
+def _floor(problem: Problem) -> float:
+    """Sum of the best score of each block: what no budget could better."""
+    least: dict[int, float] = {}
+    for variant, score in zip(problem.usable, problem.score_vector, strict=True):
+        least[variant.block] = min(score, least.get(variant.block, math.inf))
+    return math.fsum(least.values())
 
 
 def _reach(problem: Problem, *, time_limit_s: float) -> float:

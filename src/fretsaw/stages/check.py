@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -17,8 +17,10 @@ from fretsaw.core.variant import Variant
 from fretsaw.cost.memory import model_costs
 from fretsaw.errors import FretsawError, RecipeError
 from fretsaw.recipe.sections import Library, Round
+from fretsaw.solver.alternatives import Terms, solve_any
 from fretsaw.solver.budget import resolve_budgets
-from fretsaw.solver.mip import Problem, solve
+from fretsaw.solver.mip import Problem
+from fretsaw.stages.demand import Parent, check_context, demand_on_gpus, price_demand
 from fretsaw.stages.library import by_block, variants_of
 from fretsaw.stages.run import Run, text_digest
 from fretsaw.stages.text import calibration_ids, score_ids, train_ids, validation_ids
@@ -42,7 +44,7 @@ def check(run: Run) -> None:
     warnings = [w for r in run.recipe.rounds for w in check_engines(parent.shape, r.library)]
     for warning in dict.fromkeys(warnings):
         run.reporter.warn(warning)
-    check_rounds(parent.shape, run.recipe.rounds)
+    check_rounds(Parent(parent.shape, parent.config), run.recipe.rounds)
     for round_ in run.rounds():
         parse_bytes(round_.settings.build.shard_bytes)
         for text in (calibration_ids, score_ids, train_ids, validation_ids):
@@ -97,42 +99,57 @@ def check_engines(shape: ModelShape, settings: Library) -> list[str]:
     return warnings
 
 
-def check_rounds(shape: ModelShape, rounds: Sequence[Round]) -> None:
+def check_rounds(parent: Parent, rounds: Sequence[Round]) -> None:
     """Check that each round's library makes sense and can meet its budgets at all.
 
     Raises:
         RecipeError: a size or setting that no variant can have.
         InfeasibleError: the smallest model in the library is over a budget.
     """
-    smallest, gone = shape, set[int]()
+    smallest, gone = parent.shape, set[int]()
     for number, settings in enumerate(rounds, start=1):
         try:
-            smallest = _check_round(smallest, settings, original=shape, gone=gone)
+            smallest = _check_round(smallest, settings, parent=parent, gone=gone)
         except FretsawError as error:
             place = f"round {number}: " if len(rounds) > 1 else ""
             raise type(error)(place + error.message, error.hint) from error
 
 
 def _check_round(
-    shape: ModelShape, settings: Round, *, original: ModelShape, gone: set[int]
+    shape: ModelShape, settings: Round, *, parent: Parent, gone: set[int]
 ) -> ModelShape:
     """Check a round around the smallest model that earlier ones can leave; gives the next.
 
     `gone` collects blocks that may have been left out so far.
     """
     _check_asked(settings)
-    variants = variants_of(shape, original=original, settings=settings.library)
+    variants = variants_of(shape, original=parent.shape, settings=settings.library)
     gone |= {v.block for v in variants if v.is_none}
     sized = [v for v in variants if not v.is_none]
     variants = [*sized, *(Variant(block, is_none=True) for block in sorted(gone))]
+    costs = model_costs(parent.shape)
     problem = Problem(
         shape,
         by_block(variants),
         scores={(v.block, v.key): 0.0 for v in variants},
-        budgets=resolve_budgets(settings.search.budget.costs, parent_costs=model_costs(original)),
+        budgets=resolve_budgets(settings.search.budget.costs, parent_costs=costs),
     )
-    solve(problem, time_limit_s=settings.search.time_limit_s)
+    ways = list(_ways(problem, settings, parent=parent))
+    solve_any(problem, ways, time_limit_s=settings.search.time_limit_s)
     return _smallest(shape, sized)
+
+
+def _ways(problem: Problem, settings: Round, *, parent: Parent) -> Iterator[list[Terms]]:
+    """Ways to meet each demand on known hardware; what this machine takes is measured later."""
+    for number, serve in enumerate(settings.search.budget.serve):
+        if serve.is_here:
+            check_context(serve, parent)
+            continue
+        demand, prices_of = demand_on_gpus(serve, parent, number_format=settings.library.precision)
+        priced = price_demand(
+            demand, problem, number=number, parent=parent.shape, prices_of=prices_of
+        )
+        yield priced.terms(problem)
 
 
 def _check_asked(settings: Round) -> None:

@@ -9,6 +9,7 @@ from fretsaw.report.summary import Summary
 from fretsaw.stages.build import BUILD
 from fretsaw.stages.calibrate import CALIBRATE
 from fretsaw.stages.check import check
+from fretsaw.stages.cost import COST
 from fretsaw.stages.describe import DESCRIBE
 from fretsaw.stages.distill import DISTILL
 from fretsaw.stages.library import LIBRARY
@@ -20,7 +21,7 @@ from fretsaw.stages.score import SCORE
 from fretsaw.stages.search import SEARCH
 from fretsaw.stages.summary import summarize
 
-ROUND: tuple[Stage, ...] = (DESCRIBE, CALIBRATE, RANK, LIBRARY, SCORE, SEARCH, BUILD, DISTILL)
+ROUND: tuple[Stage, ...] = (DESCRIBE, CALIBRATE, RANK, LIBRARY, SCORE, COST, SEARCH, BUILD, DISTILL)
 """A round, in order; each stage reads what earlier ones have written."""
 
 

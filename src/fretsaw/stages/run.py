@@ -204,7 +204,8 @@ def _inputs(stage: Stage, round_: RunRound) -> dict[str, Any]:
         before = RunRound(round_.run, round_.number - 1)
         inputs["model"] = stage_digest(before.result("08-distill"))
     for name in stage.settings:
-        inputs[f"recipe.{name}"] = getattr(settings, name).model_dump(mode="json")
+        section = recipe.compute if name == "compute" else getattr(settings, name)
+        inputs[f"recipe.{name}"] = section.model_dump(mode="json")
     if stage.texts:
         inputs["recipe.data"] = recipe.data.model_dump(mode="json")
         inputs["recipe.compute"] = recipe.compute.model_dump(mode="json", exclude={"threads"})

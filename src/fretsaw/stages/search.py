@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from scipy.stats import spearmanr
@@ -17,8 +18,11 @@ from fretsaw.cost.memory import model_costs
 from fretsaw.recipe.sections import Search
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.verify import measure_choices
+from fretsaw.serving.alternatives import Prediction
+from fretsaw.solver.alternatives import solve_any, under
 from fretsaw.solver.budget import resolve_budgets
-from fretsaw.solver.mip import Problem, random_choices, solve, uniform_choice
+from fretsaw.solver.mip import Problem, random_choices, uniform_choice
+from fretsaw.stages.cost import read_priced
 from fretsaw.stages.describe import read_shape
 from fretsaw.stages.library import read_library
 from fretsaw.stages.models import open_view, repairer, walk_blocks
@@ -28,6 +32,9 @@ from fretsaw.stages.text import calibration_ids, score_ids
 
 CHOICE = "choice.json"
 ADDITIVITY = "additivity.json"
+SERVING = "serving.json"
+"""What the prices say of the choice, a demand each."""
+
 FEWEST_POINTS = 5
 """A rank correlation of fewer points says nothing."""
 
@@ -52,27 +59,37 @@ def _body(round_: RunRound, folder: Path) -> None:
     if problem.dropped:
         names = ", ".join(f"block {v.block} {v.key}" for v in problem.dropped[:5])
         round_.run.reporter.warn(f"{len(problem.dropped)} variants have no finite score: {names}")
-    best = _candidates(problem, settings, seed=round_.seed)
-    random = random_choices(problem, count=settings.random_choices, seed=round_.seed)
-    measured = _measure(round_, [*best, *random])
-    chosen = min(range(len(best)), key=lambda i: measured[i])
-    write_json(folder / "n_best.json", [c.to_json() for c in best])
-    write_json(folder / ADDITIVITY, _additivity(best, random, measured=measured, chosen=chosen))
-    write_json(folder / CHOICE, best[chosen].to_json())
-
-
-def _candidates(problem: Problem, settings: Search, *, seed: int) -> Sequence[Choice]:
-    """The choices that compete: the n best, or a baseline to compare them with."""
-    if settings.strategy == "uniform":
-        return [uniform_choice(problem)]
-    if settings.strategy == "random":
-        return random_choices(problem, count=1, seed=seed + 1) or solve(problem)
-    return solve(
+    demands = read_priced(round_)
+    terms = [demand.terms(problem) for demand in demands]
+    ways, best = solve_any(
         problem,
-        n_best=settings.n_best,
+        terms,
+        n_best=settings.n_best if settings.strategy == "best" else 1,
         min_distance=settings.min_distance,
         time_limit_s=settings.time_limit_s,
     )
+    problem = under(problem, (terms[d][way] for d, way in enumerate(ways)))
+    best = list(_baseline(problem, settings, seed=round_.seed)) or best
+    random = random_choices(problem, count=settings.random_choices, seed=round_.seed)
+    measured = _measure(round_, [*best, *random])
+    chosen = min(range(len(best)), key=lambda i: measured[i])
+    taken = [demand.alternatives[way] for demand, way in zip(demands, ways, strict=True)]
+    predicted = [one.predict(best[chosen]) for one in taken]
+    for one in predicted:
+        round_.run.reporter.say(f"  {one.told()}")
+    write_json(folder / "n_best.json", [c.to_json() for c in best])
+    write_json(folder / ADDITIVITY, _additivity(best, random, measured=measured, chosen=chosen))
+    write_json(folder / SERVING, [asdict(one) for one in predicted])
+    write_json(folder / CHOICE, best[chosen].to_json())
+
+
+def _baseline(problem: Problem, settings: Search, *, seed: int) -> Sequence[Choice]:
+    """A choice to compare the best ones with, if the recipe asks for one."""
+    if settings.strategy == "uniform":
+        return [uniform_choice(problem)]
+    if settings.strategy == "random":
+        return random_choices(problem, count=1, seed=seed + 1)
+    return []
 
 
 def _measure(round_: RunRound, choices: Sequence[Choice]) -> list[float]:
@@ -123,11 +140,17 @@ def _additivity(
 
 SEARCH = Stage(
     "06-search",
-    needs=("00-describe", "02-rank", "03-library", "04-score"),
+    needs=("00-describe", "02-rank", "03-library", "04-score", "05-cost"),
     settings=("search", "score", "library", "calibrate"),
     body=_body,
     texts=(calibration_ids, score_ids),
 )
+
+
+def read_predictions(folder: Path) -> list[Prediction]:
+    """What a finished `search` predicts for each demand of its round."""
+    data = json.loads((folder / SERVING).read_text(encoding="utf-8"))
+    return [Prediction(**one) for one in data]
 
 
 def read_choice(folder: Path) -> Choice:

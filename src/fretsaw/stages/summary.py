@@ -14,7 +14,15 @@ from fretsaw.stages.build import CHILD
 from fretsaw.stages.distill import RESULT
 from fretsaw.stages.run import Run, RunRound, read_manifest
 
-STAGES = ("00-describe", "01-calibrate", "02-rank", "03-library", "04-score", "06-search")
+STAGES = (
+    "00-describe",
+    "01-calibrate",
+    "02-rank",
+    "03-library",
+    "04-score",
+    "05-cost",
+    "06-search",
+)
 
 
 def summarize(run: Run) -> Summary:

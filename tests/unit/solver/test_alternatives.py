@@ -166,9 +166,9 @@ def test_what_a_timed_out_way_might_still_have_is_in_the_gap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     none = tuple(Variant(b) for b in range(2))
-    answers = iter([Choice(none, 2.0, {}, "feasible", 0.5), Choice(none, 1.5, {}, "optimal")])
+    answers = iter([Choice(none, 20.0, {}, "feasible", 0.5), Choice(none, 15.0, {}, "optimal")])
     monkeypatch.setattr(alternatives, "best_choices", lambda problem, **_: [next(answers)])
     ways = [terms("token_ns (x)", 1e7)] * 2
     taken, (choice,) = solve_any(problem_with(costs=[]), [ways])
-    assert (taken, choice.status, choice.score) == ((1,), "feasible", 1.5)
+    assert (taken, choice.status, choice.score) == ((1,), "feasible", 15.0)
     assert choice.gap == pytest.approx(1 / 3)

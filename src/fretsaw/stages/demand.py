@@ -1,0 +1,182 @@
+"""The serving terms of a recipe as demands on a model: hardware, layouts, formats, prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fretsaw.core.hardware import (
+    ONE_GPU,
+    Hardware,
+    Layout,
+    Node,
+    Workload,
+    parse_layout,
+    parse_node,
+    parse_workload,
+)
+from fretsaw.core.precision import Precision, preset
+from fretsaw.core.shape import ModelShape
+from fretsaw.core.units import parse_count
+from fretsaw.cost.blocks import check_layout
+from fretsaw.cost.provider import pricers
+from fretsaw.errors import RecipeError
+from fretsaw.recipe.sections import Serve
+from fretsaw.serving.alternatives import Alternative, Price, alternatives_of
+from fretsaw.serving.capacity import Assumptions
+from fretsaw.serving.demand import Demand, PricesOf, target_of
+from fretsaw.serving.frontier import layouts_of
+from fretsaw.serving.reach import reachable
+from fretsaw.solver.alternatives import Terms
+from fretsaw.solver.mip import Problem
+
+DEFAULT_ENGINE = "vllm"
+FORMAT_OF = {"float32": "fp32", "bfloat16": "bf16"}
+"""Working dtype -> number format of a deployment on this machine."""
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The original parent: what demands refer to, and must fit.
+
+    Attributes:
+        shape: Its shape.
+        config: Its config.
+    """
+
+    shape: ModelShape
+    config: Mapping[str, Any]
+
+
+def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> tuple[Demand, PricesOf]:
+    """A demand on known hardware, and who prices each of its layouts.
+
+    Args:
+        serve: As the recipe has it.
+        parent: Whose layouts and longest context count.
+        number_format: Unless the demand gives its own.
+
+    Raises:
+        RecipeError: a layout that the model or the node cannot have, or too long a context.
+    """
+    node = parse_node(serve.hardware)
+    if serve.layout is None:
+        layouts = layouts_of(parent.shape, node)
+    else:
+        layouts = [parse_layout(serve.layout)]
+        check_layout(parent.shape, layouts[0], gpus=node.count)
+    precision = preset(serve.format or number_format)
+    demand = _demand(serve, parent, node=node, layouts=layouts, precision=precision)
+    engine = serve.engine or DEFAULT_ENGINE
+    return demand, pricers(node.hardware, engine=engine, precision=precision)
+
+
+def demand_here(serve: Serve, parent: Parent, *, hardware: Hardware, dtype: str) -> Demand:
+    """A demand on this machine.
+
+    Args:
+        serve: As the recipe has it.
+        parent: Whose longest context counts.
+        hardware: This machine.
+        dtype: Working dtype of the run.
+
+    Raises:
+        RecipeError: too long a context, or a dtype without a number format.
+    """
+    if dtype not in FORMAT_OF:
+        raise RecipeError(
+            f"compute.dtype {dtype} cannot be priced on this machine",
+            f"take {' or '.join(FORMAT_OF)}",
+        )
+    precision = preset(FORMAT_OF[dtype])
+    return _demand(serve, parent, node=Node(hardware), layouts=[ONE_GPU], precision=precision)
+
+
+def _demand(
+    serve: Serve, parent: Parent, *, node: Node, layouts: Sequence[Layout], precision: Precision
+) -> Demand:
+    workload = None
+    if serve.workload is not None:
+        asked = parse_workload(serve.workload)
+        workload = Workload(asked.input_tokens, asked.output_tokens, serve.acceptance_length)
+    return Demand(
+        text=str(serve),
+        node=node,
+        layouts=tuple(layouts),
+        precision=precision,
+        context=check_context(serve, parent),
+        assumptions=Assumptions(serve.memory_fraction),
+        workload=workload,
+        user_tokens_per_s=serve.user_tokens_per_s,
+        concurrency=serve.concurrency,
+        speedup=serve.speedup,
+        server_tokens_per_s=serve.server_tokens_per_s,
+    )
+
+
+def check_context(serve: Serve, parent: Parent) -> int:
+    """Tokens of a request at its end.
+
+    Raises:
+        RecipeError: more than the model has positions for.
+    """
+    if serve.workload is not None:
+        context = parse_workload(serve.workload).peak_context
+    else:
+        context = parse_count(serve.context or 0)
+    limit = parent.config.get("max_position_embeddings")
+    if limit is not None and context > limit:
+        raise RecipeError(
+            f"search.budget.serve ({serve}): a context of {context:,} tokens is longer than the "
+            f"model's {limit:,}",
+            "ask for at most that (its config's max_position_embeddings)",
+        )
+    return context
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A demand in numbers: the layouts that can meet it, and what every form of a block takes."""
+
+    alternatives: Sequence[Alternative]
+    prices: Sequence[Price]
+
+    def terms(self, problem: Problem) -> list[Terms]:
+        """One way to meet it per layout, for the variants of a problem."""
+        return [one.terms(self.prices, problem=problem) for one in self.alternatives]
+
+
+def price_demand(
+    demand: Demand,
+    library: Problem,
+    *,
+    number: int,
+    parent: ModelShape,
+    prices_of: PricesOf,
+    form_prices_of: PricesOf | None = None,
+) -> Priced:
+    """Price every form of every block of a library under each layout of a demand.
+
+    Args:
+        demand: What is asked.
+        library: The model that is cut, and its variants.
+        number: Of the demand in the recipe, from 0.
+        parent: The original parent.
+        prices_of: Of the parent.
+        form_prices_of: Of the library's forms, if others.
+
+    Raises:
+        InfeasibleError: no model of the library can meet it.
+    """
+    form_prices_of = form_prices_of or prices_of
+    target = target_of(demand, parent, prices_of=prices_of)
+    alternatives = alternatives_of(target, number=number, parent=parent, prices_of=form_prices_of)
+    forms = [v.apply(library.shape.blocks[v.block]) for v in library.usable]
+    prices = [
+        price
+        for one in alternatives
+        for price in one.price(forms, shape=library.shape, prices=form_prices_of(one.layout))
+    ]
+    kept = reachable(alternatives, library, prices=prices, prices_of=form_prices_of)
+    return Priced(kept, prices)
