@@ -6,16 +6,20 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fretsaw.stages.quantize import QuantizeOptions, quantize
 from fretsaw.stages.verify import NAME, PROMPTS, verify
 from tests.flow.conftest import Finished, Said
+from tests.flow.pico_run import QUIET, write_text
 from tests.pico import write_pico_checkpoint
 
 Command = Callable[..., Said]
+Edit = Callable[[dict[str, Any]], object]
 
 
 def test_a_built_and_a_healed_child_are_sound(finished: Finished, command: Command) -> None:
@@ -121,3 +125,66 @@ def test_a_model_that_fits_nowhere_is_not_opened(
     assert result.faults == ()
     assert "of memory in float32" in result.checks[-1].not_run
     assert verify(pico, generate=False).checks[-1].not_run == "not asked for"
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pico parent in NVFP4 and FP8."""
+    folder = tmp_path_factory.mktemp("packed")
+    write_pico_checkpoint(folder / "parent", seed=1)
+    options = QuantizeOptions(
+        text=write_text(folder / "text"), sequences=8, sequence_length=32, min_tokens=1
+    )
+    quantize(folder / "parent", out=folder / "nvfp4", options=options, reporter=QUIET)
+    return folder / "nvfp4"
+
+
+def _spoiled(packed: Path, folder: Path, *, said: Edit = bool, tensors: Edit = bool) -> list[str]:
+    """Faults of a copy whose quantization_config, or tensors, were edited in place."""
+    shutil.copytree(packed, folder)
+    config = json.loads((folder / "config.json").read_text())
+    said(config["quantization_config"])
+    (folder / "config.json").write_text(json.dumps(config))
+    (file,) = folder.glob("*.safetensors")
+    weights = load_file(file)
+    tensors(weights)
+    save_file(weights, file, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").unlink()
+    file.rename(folder / "model.safetensors")
+    return [fault.message for fault in verify(folder, generate=False).faults]
+
+
+def test_a_quantised_checkpoint_is_compared_with_what_it_says_of_itself(packed: Path) -> None:
+    result = verify(packed)
+    assert result.faults == ()
+    seen = {check.name: check.looked_at for check in result.checks}
+    assert seen["number formats"] == "nvfp4 × 16, fp8 × 6"
+    assert len(result.texts) == len(PROMPTS), "dequantised, it runs"
+
+
+def test_an_exclude_list_is_wrong_both_ways(packed: Path, tmp_path: Path) -> None:
+    (missing,) = _spoiled(packed, tmp_path / "a", said=lambda said: said["ignore"].remove("mtp*"))
+    assert "mtp.layers.0.eh_proj is in 16 bits but not ignored" in missing
+    extra = ["backbone.layers.0.mixer.in_proj", "nothing*"]
+    (message,) = _spoiled(packed, tmp_path / "b", said=lambda said: said["ignore"].extend(extra))
+    assert message.startswith(f"exclude list, 3 entries: {extra[0]} is quantised but ignored")
+    assert message.endswith("'nothing*' matches no module")
+
+
+def test_a_scale_that_is_missing_or_no_number(packed: Path, tmp_path: Path) -> None:
+    stem = "backbone.layers.1.mixer.experts.2.up_proj"
+    missing = _spoiled(packed, tmp_path / "a", tensors=lambda t: t.pop(f"{stem}.input_scale"))
+    name = "layers.1.mixer.experts.2.up_proj.weight"
+    assert missing == [f"{name} has no input_scale, which NVFP4 needs"]
+    zero = _spoiled(packed, tmp_path / "b", tensors=lambda t: t[f"{stem}.weight_scale_2"].zero_())
+    assert zero == ["layers.1.mixer.experts.2.up_proj.weight_scale_2 is 0.0"]
+
+
+def test_a_format_that_the_config_does_not_say(packed: Path, tmp_path: Path) -> None:
+    module = "backbone.layers.0.mixer.in_proj"
+    messages = _spoiled(
+        packed,
+        tmp_path / "copy",
+        said=lambda said: said["quantized_layers"].pop(module),
+    )
+    assert messages == [f"config says not quantised of {module}, its weight is in fp8"]

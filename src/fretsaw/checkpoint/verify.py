@@ -24,6 +24,7 @@ from fretsaw.checkpoint.listing import Fault, Listing, foreign_files, list_tenso
 from fretsaw.checkpoint.reader import read_config, several
 from fretsaw.errors import CheckpointError, FretsawError, UnsupportedModelError
 from fretsaw.families import family_of
+from fretsaw.families.quantised import CONFIG_KEY, LEGACY_FILE
 
 HALVES = ("BF16", "F16")
 WHOLE_FLOATS = ("F64", "F32", *HALVES)
@@ -106,13 +107,13 @@ def verify_files(folder: Path) -> Verification:
     except UnsupportedModelError as error:
         family = ""
         checks.append(Check("config", not_run=f"{error.message}: no tensor table to compare with"))
-        checks.append(_general_dtypes(listing, config))
+        checks.append(_general_dtypes(folder, listing, config=config))
     except CheckpointError as error:
         family = ""
         checks.append(Check("config", str(config.get("model_type")), (_as_fault(error),)))
     else:
         family = named.family.name
-        checks += _table_checks(named)
+        checks += _table_checks(named, is_quantised=is_quantised(folder, config))
     checks.append(_tokenizer(folder, config))
     return Verification(folder, family, tuple(checks))
 
@@ -125,11 +126,17 @@ def _files_seen(listing: Listing) -> str:
     return f"{len(listing.stored)} tensors in {len(listing.files)} files, index and headers"
 
 
-def _table_checks(named: Named) -> list[Check]:
+def is_quantised(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint says that its weights are in packed formats."""
+    return CONFIG_KEY in config or (folder / LEGACY_FILE).is_file()
+
+
+def _table_checks(named: Named, *, is_quantised: bool) -> list[Check]:
+    if is_quantised:
+        return [_names(named)]
     known = {name for row in named.rows for name, _ in row.names()}
     extra = [name for name in named.places if name not in known]
     dtypes = Counter(place.dtype for place in named.places.values())
-    readers = ", ".join(naming.engine for naming in named.family.namings)
     return [
         Check(
             "tensors",
@@ -142,15 +149,20 @@ def _table_checks(named: Named) -> list[Check]:
             ", ".join(f"{dtype} × {count}" for dtype, count in dtypes.most_common()),
             tuple(dtype_faults(named, quantised=())),
         ),
-        Check("names", readers, tuple(naming_faults(named))),
+        _names(named),
     ]
 
 
-def _general_dtypes(listing: Listing, config: Mapping[str, Any]) -> Check:
+def _names(named: Named) -> Check:
+    readers = ", ".join(naming.engine for naming in named.family.namings)
+    return Check("names", readers, tuple(naming_faults(named)))
+
+
+def _general_dtypes(folder: Path, listing: Listing, *, config: Mapping[str, Any]) -> Check:
     """What can be said of dtypes without knowing the tensors: no packed ones, no mixed halves."""
     dtypes = Counter(place.dtype for place in listing.stored)
     seen = ", ".join(f"{dtype} × {count}" for dtype, count in dtypes.most_common())
-    if "quantization_config" in config:
+    if is_quantised(folder, config):
         return Check("dtypes", seen, not_run="quantised, and no tensor table to compare with")
     return Check("dtypes", seen, tuple(_odd_dtypes(listing, dtypes)))
 
@@ -160,7 +172,7 @@ def _odd_dtypes(listing: Listing, dtypes: Counter[str]) -> Iterator[Fault]:
     if packed:
         yield Fault(
             f"wrong dtype: {len(packed)} matrices are not stored as floating point, but "
-            f"config.json has no quantization_config: {several(packed)}",
+            f"config.json has no {CONFIG_KEY}: {several(packed)}",
             "say in config.json how they are quantised",
         )
     if all(dtypes[half] for half in HALVES):

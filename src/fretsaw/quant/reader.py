@@ -157,19 +157,22 @@ class QuantizedCheckpoint(Checkpoint):
         Raises:
             CheckpointError: the first few differences, by name.
         """
-        extra = set(self.stored)
-        faults = [fault for row in self.rows for fault in self._row_faults(row, extra)]
-        for row in self.rows:
-            if row.local in KV_SCALES:
-                extra.discard(row.tensor.name.removesuffix(row.local) + KV_SCALES[row.local])
-        faults += [f"{name} belongs to nothing" for name in sorted(extra)]
-        faults += self._unsaid()
+        faults = [*self.tensor_faults(), *self.format_faults()]
         if faults:
             shown = "; ".join(faults[:SEVERAL]) + ("; …" if len(faults) > SEVERAL else "")
             raise CheckpointError(
                 f"{self.folder}: weights and config disagree ({len(faults)}): {shown}",
                 "quantise the checkpoint again, or copy it again",
             )
+
+    def tensor_faults(self) -> Iterator[str]:
+        """Parts of weights that are missing, of another form, or that belong to nothing."""
+        extra = set(self.stored)
+        for row in self.rows:
+            yield from self._row_faults(row, extra)
+            if row.local in KV_SCALES:
+                extra.discard(row.tensor.name.removesuffix(row.local) + KV_SCALES[row.local])
+        yield from (f"{name} belongs to nothing" for name in sorted(extra))
 
     def _row_faults(self, row: Row, extra: set[str]) -> Iterator[str]:
         """Parts of a row's weights that are missing or of another form; takes them out of extra."""
@@ -206,7 +209,7 @@ class QuantizedCheckpoint(Checkpoint):
             ):
                 yield f"{planned.key} is {place.dtype} {list(place.shape)}, not {planned.dtype}"
 
-    def _unsaid(self) -> Iterator[str]:
+    def format_faults(self) -> Iterator[str]:
         """Where config and files give a weight different formats; modules of no weight."""
         modules = set()
         for name, _ in self.matrices:
@@ -232,21 +235,35 @@ class QuantizedCheckpoint(Checkpoint):
         Raises:
             CheckpointError: the first few that are not.
         """
+        if faults := list(self.ignore_faults()):
+            raise CheckpointError(
+                f"{self.folder}: list of ignored modules: " + "; ".join(faults[:SEVERAL]),
+                "this is a fault of fretsaw: please report it with the precision",
+            )
+
+    def ignore_faults(self) -> Iterator[str]:
+        """Where the list of modules left alone and the files differ, both ways."""
         kept: dict[str, str] = {}
         for row in self.rows:
             for name, _ in row.names():
                 if len(row.tensor.axes) > 1 and name not in self.formats:
                     kept[self.module(name)] = name
         done = {self.module(name) for name in self.formats}
-        faults = [f"{m} is in 16 bits but not ignored" for m in kept if not self.said.ignores(m)]
-        faults += [f"{m} is quantised but ignored" for m in done if self.said.ignores(m)]
-        faults += [
+        yield from (f"{m} is in 16 bits but not ignored" for m in kept if not self.said.ignores(m))
+        yield from (f"{m} is quantised but ignored" for m in done if self.said.ignores(m))
+        yield from (
             f"{pattern!r} matches no module"
             for pattern in self.said.ignore
             if pattern not in kept and not any(is_match(pattern, module) for module in kept)
-        ]
-        if faults:
-            raise CheckpointError(
-                f"{self.folder}: list of ignored modules: " + "; ".join(faults[:SEVERAL]),
-                "this is a fault of fretsaw: please report it with the precision",
-            )
+        )
+
+    def scale_faults(self) -> Iterator[str]:
+        """Scales of whole tensors and inputs that are not finite and positive; all are read."""
+        for name in self.formats:
+            parts: tuple[Part, ...] = ("scale", "input_scale")
+            for part in parts:
+                if self._part(name, part) not in self.stored:
+                    continue
+                value = float(self._raw(name, part).float().reshape(()))
+                if not (math.isfinite(value) and value > 0):
+                    yield f"{self._part(name, part)} is {value}"

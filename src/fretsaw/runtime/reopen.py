@@ -15,7 +15,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
 from fretsaw.checkpoint.listing import Fault
-from fretsaw.checkpoint.reader import Checkpoint, several
+from fretsaw.checkpoint.reader import several
+from fretsaw.quant.reader import open_checkpoint
 from fretsaw.runtime.load import load_model, undo_time_step_clamp
 
 
@@ -78,13 +79,15 @@ def reopen(folder: Path, *, allow_code: bool) -> Reopened:
 
 
 def reopen_without_code(folder: Path) -> Reopened:
-    """Open with transformers' modules, built by fretsaw: unequal blocks without the folder's code.
+    """Open with transformers' modules, built by fretsaw, without the folder's code.
+
+    Unequal blocks are built one by one; packed weights are dequantised.
 
     Raises:
-        CheckpointError, UnsupportedModelError: as `Checkpoint` and `load_model`.
+        CheckpointError, UnsupportedModelError: as `open_checkpoint` and `load_model`.
     """
     return Reopened(
-        load_model(Checkpoint(folder)), "transformers' modules, without the folder's code"
+        load_model(open_checkpoint(folder)), "transformers' modules, without the folder's code"
     )
 
 

@@ -9,9 +9,10 @@ import torch
 
 from fretsaw.checkpoint.listing import Fault, list_tensors
 from fretsaw.checkpoint.reader import read_config
-from fretsaw.checkpoint.verify import Check, Verification, verify_files
+from fretsaw.checkpoint.verify import Check, Verification, is_quantised, verify_files
 from fretsaw.core.units import format_bytes
 from fretsaw.errors import CheckpointError
+from fretsaw.quant.verify import quantised_checks
 from fretsaw.runtime.reopen import (
     Reopened,
     greedy,
@@ -35,6 +36,10 @@ PROMPTS = (
 NUM_TOKENS = 16
 NAME = "greedy text"
 FLOAT32_BYTES = 4
+PACKED = "U8"
+"""Dtype of which a byte holds two numbers."""
+
+FAULTS_FIRST = "the faults above come first"
 
 
 def verify(
@@ -51,7 +56,7 @@ def verify(
         CheckpointError: there is no such folder.
     """
     path = Path(folder)
-    result = verify_files(path)
+    result = _with_formats(verify_files(path))
     if not generate:
         return result.with_check(Check(NAME, not_run="not asked for"))
     reason = _reason_against(path, result, allow_code=allow_remote_code)
@@ -61,16 +66,29 @@ def verify(
         return _with_text(result, allow_code=allow_remote_code)
 
 
+def _with_formats(result: Verification) -> Verification:
+    """With what a quantised checkpoint of a known family says about itself."""
+    if result.family and is_quantised(result.folder, read_config(result.folder)):
+        if result.faults:
+            return result.with_check(Check("number formats", not_run=FAULTS_FIRST))
+        for check in quantised_checks(result.folder):
+            result = result.with_check(check)
+    return result
+
+
 def _reason_against(path: Path, result: Verification, *, allow_code: bool) -> str:
     """Why no text can be generated; empty if it can."""
     if result.faults:
-        return "the faults above come first"
+        return FAULTS_FIRST
     config = read_config(path)
-    if "quantization_config" in config:
-        return "transformers does not run these number formats: try an engine"
+    if is_quantised(path, config) and not result.family:
+        return "quantised: try an engine that runs these number formats"
     if not (is_native(config) or allow_code or result.family):
         return f"{config.get('model_type')} needs the folder's own code: --allow-remote-code"
-    numbers = sum(torch.Size(place.shape).numel() for place in list_tensors(path).stored)
+    numbers = sum(
+        torch.Size(place.shape).numel() * (2 if place.dtype == PACKED else 1)
+        for place in list_tensors(path).stored
+    )
     needed, free = (
         numbers * FLOAT32_BYTES,
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"),
@@ -107,6 +125,7 @@ def _with_text(result: Verification, *, allow_code: bool) -> Verification:
 
 
 def _open(result: Verification, *, allow_code: bool) -> Reopened:
-    if is_native(read_config(result.folder)) or allow_code:
+    config = read_config(result.folder)
+    if not is_quantised(result.folder, config) and (is_native(config) or allow_code):
         return reopen(result.folder, allow_code=allow_code)
     return reopen_without_code(result.folder)
