@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -89,7 +88,7 @@ class MeasuredRow:
         part: What was measured.
         step: In which forward pass.
         conditions: On what.
-        seconds: Median over the rounds.
+        seconds: Median over the quieter rounds.
         spread_s: Distance between their quartiles.
     """
 
@@ -136,7 +135,7 @@ def row_key(part: Part, *, step: Step, conditions: Conditions) -> str:
 
 @dataclass(frozen=True)
 class MeasuredTable:
-    """All measurements under one set of conditions; of the same thing, their median counts.
+    """All measurements under one set of conditions; of the same thing, the steadiest counts.
 
     Attributes:
         rows: In the order they were made.
@@ -204,16 +203,12 @@ class MeasuredTable:
 
     @cached_property
     def _cells(self) -> dict[object, dict[tuple[float, ...], float]]:
-        """Kind and axes -> coordinates -> median seconds."""
-        found: dict[object, dict[tuple[float, ...], list[float]]] = defaultdict(dict)
-        for row in self.rows:
-            cells = found[_family(row.part, row.step)]
+        """Kind and axes -> coordinates -> seconds of the row with the least spread."""
+        found: dict[object, dict[tuple[float, ...], float]] = defaultdict(dict)
+        for row in sorted(self.rows, key=lambda row: row.spread_s):
             point = tuple(_point(row.part, row.step).values())
-            cells.setdefault(point, []).append(row.seconds)
-        return {
-            family: {point: statistics.median(seconds) for point, seconds in cells.items()}
-            for family, cells in found.items()
-        }
+            found[_family(row.part, row.step)].setdefault(point, row.seconds)
+        return found
 
 
 def append_measurement(path: Path, row: MeasuredRow) -> None:

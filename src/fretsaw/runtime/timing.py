@@ -32,7 +32,7 @@ from fretsaw.errors import RunError
 from fretsaw.runtime.load import empty_model
 from fretsaw.runtime.passes import Flush, Passes, Run, random_model, weights_bytes
 
-MIN_ROUNDS = 3
+MIN_ROUNDS = 4
 BEYOND_CACHES_BYTES = 128 * 2**20
 """Weights of which a pass finds none cached any more; four times this project's largest L3."""
 
@@ -49,11 +49,11 @@ class Effort:
     Attributes:
         copies: N; the long stack has 2N.
         rounds: At most, each with one short and one long pass.
-        seconds: Of timed passes after which no further round begins (but for the least three).
+        seconds: Of timed passes after which no further round begins (but for the least four).
     """
 
     copies: int = 4
-    rounds: int = 15
+    rounds: int = 25
     seconds: float = 2.0
 
 
@@ -62,9 +62,9 @@ class Sample:
     """Median of several timings and how far they lie apart.
 
     Attributes:
-        seconds: Median.
-        spread_s: Distance between the quartiles.
-        rounds: How many there were.
+        seconds: Median over the quieter half of the rounds.
+        spread_s: Distance between the quartiles of that half.
+        rounds: How many there were, the noisier half included.
     """
 
     seconds: float
@@ -72,10 +72,20 @@ class Sample:
     rounds: int
 
     @classmethod
-    def of(cls, timings: Sequence[float]) -> Sample:
-        """From the single timings, at least two."""
-        low, median, high = statistics.quantiles(timings, n=4, method="inclusive")
-        return cls(median, high - low, len(timings))
+    def of(cls, rounds: Sequence[Round]) -> Sample:
+        """From two rounds or more; what else the machine does can only make a pass longer."""
+        quiet = sorted(rounds, key=lambda one: one.spent_s)[: max(2, (len(rounds) + 1) // 2)]
+        values = [one.seconds for one in quiet]
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, high - low, len(rounds))
+
+
+@dataclass(frozen=True)
+class Round:
+    """One timing: what it says, and the seconds that it took."""
+
+    seconds: float
+    spent_s: float
 
 
 @dataclass(frozen=True)
@@ -210,10 +220,11 @@ def time_model(model: NemotronHForCausalLM, *, step: Step, effort: Effort | None
 def sample_of(run: Run, *, effort: Effort) -> Sample:
     """Median of passes, after one that is unused."""
     run()
-    timings: list[float] = []
-    while _goes_on(len(timings), sum(timings), effort=effort):
-        timings.append(run())
-    return Sample.of(timings)
+    rounds: list[Round] = []
+    while _goes_on(rounds, effort=effort):
+        seconds = run()
+        rounds.append(Round(seconds, seconds))
+    return Sample.of(rounds)
 
 
 def slope_of(short: Run, long: Run, *, effort: Effort) -> Sample:
@@ -221,35 +232,35 @@ def slope_of(short: Run, long: Run, *, effort: Effort) -> Sample:
 
         slope = median of (long - short) / N
 
-    The median of the differences within a round: a machine that slows down for a while slows both,
-    and a pass that was interrupted counts as one round only.
+    Differences within a round, because a machine that slows down for a while slows both; and of
+    the rounds the quieter half, because a busy machine blurs the difference. Choosing rounds by
+    short + long favours neither.
 
     Raises:
         RunError: the median of the differences is not above zero.
     """
     short(), long()
-    slopes: list[float] = []
-    spent = 0.0
-    while _goes_on(len(slopes), spent, effort=effort):
+    rounds: list[Round] = []
+    while _goes_on(rounds, effort=effort):
         # Every other round the long pass is first, so that a drift cancels.
-        if len(slopes) % 2:
+        if len(rounds) % 2:
             long_s, short_s = long(), short()
         else:
             short_s, long_s = short(), long()
-        spent += short_s + long_s
-        slopes.append((long_s - short_s) / effort.copies)
-    sample = Sample.of(slopes)
+        rounds.append(Round((long_s - short_s) / effort.copies, short_s + long_s))
+    sample = Sample.of(rounds)
     if not sample.seconds > 0:
         raise RunError(
             f"{2 * effort.copies} copies of a block took no longer than {effort.copies} "
-            f"(median over {sample.rounds} rounds)",
-            "let the machine do nothing else, or raise the number of copies or rounds",
+            f"({sample.rounds} rounds)",
+            "let the machine do nothing else and run again; what was measured is kept",
         )
     return sample
 
 
-def _goes_on(rounds: int, spent_s: float, *, effort: Effort) -> bool:
-    return rounds < MIN_ROUNDS or (rounds < effort.rounds and spent_s < effort.seconds)
+def _goes_on(rounds: Sequence[Round], *, effort: Effort) -> bool:
+    spent_s = sum(one.spent_s for one in rounds)
+    return len(rounds) < MIN_ROUNDS or (len(rounds) < effort.rounds and spent_s < effort.seconds)
 
 
 def measure(

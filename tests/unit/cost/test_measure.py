@@ -103,11 +103,15 @@ def test_a_point_of_another_grid_leaves_no_hole() -> None:
     )
 
 
-def test_of_several_measurements_the_median_counts() -> None:
+def test_of_several_measurements_the_steadiest_counts() -> None:
     step = Step(1, 1, 0)
-    table = MeasuredTable([row(MOE, step, seconds=s) for s in (1.0, 90.0, 2.0)], HERE)
+    rows = [
+        replace(row(MOE, step, seconds=seconds), spread_s=spread_s)
+        for seconds, spread_s in ((1.0, 3.0), (90.0, 40.0), (2.0, 0.5), (2.5, 0.6))
+    ]
+    table = MeasuredTable(rows, HERE)
     assert table.block_seconds(MOE, step=step) == 2.0
-    assert table.times_measured(Part.of_block(MOE), step=step) == 3
+    assert table.times_measured(Part.of_block(MOE), step=step) == 4
 
 
 def test_a_model_is_the_sum_of_its_parts() -> None:

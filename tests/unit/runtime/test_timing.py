@@ -46,15 +46,14 @@ def test_slope_of_a_straight_line() -> None:
     assert slope([7.0] * 5, [11.0] * 5, Effort(4, 5, 1e9)) == Sample(1.0, 0.0, 5)
 
 
-def test_an_interrupted_pass_changes_nothing() -> None:
+def test_interrupted_passes_change_nothing() -> None:
     short, long = [7.0, 7.0, 7.0, 50.0, 7.0], [11.0, 99.0, 11.0, 11.0, 11.0]
     assert slope(short, long, Effort(4, 5, 1e9)) == Sample(1.0, 0.0, 5)
 
 
-def test_a_slower_while_slows_both() -> None:
-    factors = [1.0, 1.0, 1.0, 2.0, 2.0]
-    short, long = [7.0 * f for f in factors], [11.0 * f for f in factors]
-    assert slope(short, long, Effort(4, 5, 1e9)) == Sample(1.0, 1.0, 5)
+def test_a_busy_while_counts_for_nothing_up_to_half_of_the_rounds() -> None:
+    short, long = [7.0, 30.0, 7.0, 15.0], [11.0, 31.0, 11.5, 70.0]
+    assert slope(short, long, Effort(4, 4, 1e9)) == Sample(1.0625, 0.0625, 4)
 
 
 def test_the_first_passes_are_unused_and_the_order_alternates() -> None:
@@ -70,8 +69,10 @@ def test_the_first_passes_are_unused_and_the_order_alternates() -> None:
 def test_rounds_end_with_the_time() -> None:
     many = ([1.0] * 99, [2.0] * 99)
     assert slope(*many, Effort(1, 99, 14.0)).rounds == 5
-    assert slope(*many, Effort(1, 99, 0.0)).rounds == 3
-    assert sample_of(scripted([1.0, 3.0, 2.0, 9.0]), effort=Effort(1, 4, 6.0)) == Sample(2, 1, 3)
+    assert slope(*many, Effort(1, 99, 0.0)).rounds == 4
+    assert sample_of(scripted([3.0, 1.0, 4.0, 2.0]), effort=Effort(1, 4, 9.0)) == Sample(
+        1.5, 0.5, 4
+    )
 
 
 def test_noise_above_the_block_is_refused() -> None:
