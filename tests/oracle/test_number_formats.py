@@ -242,3 +242,13 @@ def test_fake_values_are_decoded_values() -> None:
     assert fake_nvfp4(values.bfloat16(), scale=scale).dtype == torch.bfloat16
     small = torch.tensor(0.001)
     assert float(fake_fp8(values, scale=small).abs().max()) == pytest.approx(0.448)
+
+
+def test_gradients_pass_straight_through() -> None:
+    values = torch.randn(3, 16, requires_grad=True)
+    slope = torch.arange(48.0).reshape(3, 16)
+    for fake in (fake_fp8, fake_nvfp4):
+        values.grad = None
+        (fake(values, scale=torch.tensor(0.01)) * slope).sum().backward()
+        assert values.grad is not None
+        assert torch.equal(values.grad, slope)

@@ -82,6 +82,10 @@ class Checkpoint:
         Raises:
             CheckpointError: the first few differences, by name.
         """
+        packed = [f"{n} ({p.dtype})" for n, p in self.stored.items() if p.dtype not in CUT_DTYPES]
+        if packed:
+            hint = f"give the checkpoint in {', '.join(CUT_DTYPES)}"
+            _complain(self.folder, "dtype that cannot be cut", names=packed, hint=hint)
         stored = dict(self.stored)
         missing, wrong = [], []
         is_mtp = True
@@ -106,10 +110,6 @@ class Checkpoint:
         if stored:
             hint = "remove them from the folder, or correct config.json (layers, prediction head)"
             _complain(self.folder, "extra tensor", names=list(stored), hint=hint)
-        packed = [f"{n} ({p.dtype})" for n, p in self.stored.items() if p.dtype not in CUT_DTYPES]
-        if packed:
-            hint = f"give the checkpoint in {', '.join(CUT_DTYPES)}"
-            _complain(self.folder, "dtype that cannot be cut", names=packed, hint=hint)
 
     def _drop_copy_of_embedding(self, extra: dict[str, Stored]) -> None:
         """A tied head that is stored all the same does no harm where it is the embedding."""

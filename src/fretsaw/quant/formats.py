@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -263,22 +264,51 @@ def round_e2m1(values: Tensor) -> Tensor:
     return decode_e2m1(_codes(values))
 
 
+class _StraightThrough(torch.autograd.Function):
+    """Rounded values forward, the gradient of the values as they were backward."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, rounded: Tensor) -> Tensor:
+        del ctx, values
+        return rounded
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, None]:
+        del ctx
+        return grads[0], None
+
+
+def straight_through(values: Tensor, rounded: Tensor) -> Tensor:
+    """`rounded`, through which the gradient goes as if it were `values`.
+
+    Source: Bengio, Leonard and Courville, arXiv:1308.3432, section 4.
+    """
+    found: Tensor = _StraightThrough.apply(values, rounded)  # type: ignore[no-untyped-call]
+    return found
+
+
 def fake_fp8(values: Tensor, *, scale: Tensor) -> Tensor:
-    """Values as an FP8 matrix product would read them under a static scale, in their own dtype."""
-    return (encode_e4m3(values.float() / scale).float() * scale).to(values.dtype)
+    """Values as an FP8 matrix product would read them under a static scale, in their own dtype.
+
+    The gradient passes straight through.
+    """
+    rounded = encode_e4m3(values.detach().float() / scale).float() * scale
+    return straight_through(values, rounded.to(values.dtype))
 
 
 def fake_nvfp4(values: Tensor, *, scale: Tensor) -> Tensor:
     """Values as an NVFP4 matrix product would read them, in their own dtype.
 
+    The gradient passes straight through.
+
     Args:
         values: (..., in), `in` a multiple of 16; block scales are made on the spot, as engines do.
         scale: Of the whole tensor, static, ().
     """
-    flat = values.reshape(-1, values.shape[-1])
+    flat = values.detach().reshape(-1, values.shape[-1])
     result = torch.empty_like(flat)
     for rows in row_chunks(flat):
         part = flat[rows].float()
         by = (block_scales(peaks_of_blocks(part), scale).float() * scale).unsqueeze(-1)
         result[rows] = (round_e2m1(in_blocks(part) / by) * by).flatten(-2).to(values.dtype)
-    return result.reshape(values.shape)
+    return straight_through(values, result.reshape(values.shape))

@@ -22,6 +22,7 @@ from fretsaw.core.axes import Axis, TensorAxes
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.families import Row, family_named
 from fretsaw.families.nemotron_h import layer_values
+from fretsaw.quant.reader import dequantized
 from fretsaw.runtime.scan import use_fast_scan
 
 ALWAYS_FLOAT32 = ("gate.weight", "A_log", "D", "dt_bias", "e_score_correction_bias")
@@ -31,7 +32,7 @@ EXPERTS_IMPLEMENTATION = "grouped_mm"
 def load_model(
     checkpoint: Checkpoint, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> NemotronHForCausalLM:
-    """The checkpoint's trunk as a transformers model, in evaluation mode.
+    """The checkpoint's trunk as a transformers model, in evaluation mode; dequantised if need be.
 
     Args:
         checkpoint: Opened folder; the multi-token-prediction head is left on disk.
@@ -42,6 +43,7 @@ def load_model(
     Raises:
         CheckpointError: a tensor is missing or damaged.
     """
+    checkpoint = dequantized(checkpoint)
     model = empty_model(checkpoint.shape, checkpoint.config)
     state = {
         name: read_running(checkpoint, row, dtype=dtype, device=device)

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 from fretsaw.checkpoint.lineage import hash_checkpoint
-from fretsaw.checkpoint.reader import Checkpoint, read_config
+from fretsaw.checkpoint.reader import read_config
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.shape import ModelShape
 from fretsaw.families import family_of
+from fretsaw.quant.reader import open_checkpoint
 from fretsaw.report.description import Description, describe_shape
 from fretsaw.stages.run import RunRound, Stage
 
@@ -17,13 +18,15 @@ from fretsaw.stages.run import RunRound, Stage
 def describe(source: Path | str) -> Description:
     """Describe a checkpoint folder (tensors checked by their headers), or a config.json alone.
 
+    A quantised folder is checked too: every scale is there, and config and files say the same.
+
     Raises:
         CheckpointError: missing or damaged, or tensors disagree with the config.
         UnsupportedModelError: unknown architecture.
     """
     path = Path(source)
     if path.is_dir():
-        checkpoint = Checkpoint(path)
+        checkpoint = open_checkpoint(path)
         checkpoint.check()
         return describe_shape(checkpoint.shape, source=path, is_checked=True)
     config = read_config(path)
