@@ -16,8 +16,8 @@ from fretsaw.errors import RecipeError, nearest
 THIS_MACHINE = "this-machine"
 """Name of the machine that fretsaw runs on; its numbers are measured (`fretsaw.cost.measure`)."""
 
-NODE = re.compile(r"\s*(?:(\d+)\s*[xX×]\s*)?([A-Za-z][\w.-]*)\s*")
-LAYOUT = re.compile(r"(tp|dp|ep)(\d+)")
+NODE = re.compile(r"\s*(?:([0-9]{1,6})\s*[xX×]\s*)?([A-Za-z][\w.-]*)\s*")
+LAYOUT = re.compile(r"(tp|dp|ep)([0-9]{1,6})")
 
 
 COMPUTED_IN = {
@@ -112,10 +112,12 @@ class Workload:
                 f"workload {self.input_tokens}/{self.output_tokens} has no tokens",
                 'write input/output tokens, such as "8k/64k"',
             )
-        if self.acceptance_length < 1:
+        if not 1 <= self.acceptance_length <= self.output_tokens:
             raise RecipeError(
-                f"an acceptance length of {self.acceptance_length:g} is below 1",
-                "a decode step gives at least the one token of the model itself",
+                f"an acceptance length of {self.acceptance_length:g} is not from 1 to the "
+                f"{self.output_tokens} tokens of an answer",
+                "a decode step gives at least the one token of the model itself; take 1 without "
+                "speculative decoding",
             )
 
     @property
@@ -222,18 +224,24 @@ def hardware_named(name: str) -> Hardware:
     """Hardware from the tables in `fretsaw/data/hardware`.
 
     Raises:
-        RecipeError: unknown name.
+        RecipeError: unknown name, or the machine that fretsaw runs on.
     """
     known = {key.lower(): key for key in hardware_names()}
     key = known.get(name.lower())
-    if key is None:
-        guess = nearest(name.upper(), list(hardware_names()))
-        names = ", ".join(sorted({*hardware_names(), THIS_MACHINE}))
+    if key is not None:
+        return _load(key)
+    names = ", ".join(hardware_names())
+    guess = nearest(name.upper(), hardware_names())
+    if name.lower() == THIS_MACHINE:
         raise RecipeError(
-            f"unknown hardware {name!r}",
-            (f"did you mean {guess!r}? " if guess else "") + f"known: {names}",
+            f"{THIS_MACHINE} has no data sheet: what it does is measured, with a running model",
+            f"ask for it in a recipe's budget (serve), or name one of {names}",
         )
-    return _load(key)
+    raise RecipeError(
+        f"unknown hardware {name!r}",
+        (f"did you mean {guess!r}? " if guess else "")
+        + f"known: {names}, and in a recipe {THIS_MACHINE}",
+    )
 
 
 @cache
@@ -265,7 +273,7 @@ def read_hardware(data: Mapping[str, Any], *, name: str) -> Hardware:
                 f"{name}: unknown field {key!r}",
                 f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(known))}",
             )
-        if not {"value", "source"} <= set(data[key]):
+        if not isinstance(data[key], dict) or not {"value", "source"} <= set(data[key]):
             raise RecipeError(f"{name}: {key} has no value or no source", "give both")
     for key in ("memory_bytes", "memory_bytes_per_s", "flops_per_s"):
         if key not in data:
@@ -280,4 +288,7 @@ def with_memory(node: Node, *, memory_bytes: int) -> Node:
     Raises:
         RecipeError: not above 0.
     """
-    return replace(node, hardware=replace(node.hardware, memory_bytes=memory_bytes))
+    sources = {**node.hardware.sources, "memory_bytes": "given instead of the data sheet's"}
+    return replace(
+        node, hardware=replace(node.hardware, memory_bytes=memory_bytes, sources=sources)
+    )

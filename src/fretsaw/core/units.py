@@ -14,7 +14,7 @@ BYTE_UNITS = {
     **{f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgt")},
     **{f"{p}ib": 1024 ** (i + 1) for i, p in enumerate("kmgt")},
 }
-QUANTITY = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+QUANTITY = re.compile(r"\s*([0-9][0-9_,]{0,40}(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 PERCENTAGE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 MINUTE_S = 60
 HOUR_S = 3600

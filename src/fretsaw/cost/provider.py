@@ -38,6 +38,7 @@ class EngineModel:
         without_experts: Tables whose experts are not believed.
         sources: Constant -> where its value comes from.
         is_calibrated: Whether a constant was fitted to published or measured points of it.
+        like: Hardware whose constants stand in for its own.
     """
 
     constants: Constants
@@ -45,13 +46,14 @@ class EngineModel:
     without_experts: tuple[str, ...]
     sources: Mapping[str, str]
     is_calibrated: bool
+    like: str = ""
 
 
 def engine_model(hardware: Hardware, engine: str) -> EngineModel:
     """Constants and tables of an engine on a hardware; defaults where nothing else is known."""
     data = _constants()
-    own = data.get(hardware.name) or data.get(LIKE.get(hardware.name, ""), {})
-    chosen: Mapping[str, Any] = own.get(engine, {})
+    name = hardware.name if hardware.name in data else LIKE.get(hardware.name, "")
+    chosen: Mapping[str, Any] = data.get(name, {}).get(engine, {})
     entries = {**data["default"], **{k: v for k, v in chosen.items() if isinstance(v, dict)}}
     values = {name: float(entry["value"]) for name, entry in entries.items()}
     has_tables = hardware.name in TABLES
@@ -61,7 +63,8 @@ def engine_model(hardware: Hardware, engine: str) -> EngineModel:
         tables if has_tables else (),
         tuple(chosen.get("without_experts", ())),
         {name: entry["source"] for name, entry in entries.items()},
-        hardware.name in data and engine in own,
+        bool(chosen) and name == hardware.name,
+        name if chosen and name != hardware.name else "",
     )
 
 
