@@ -262,20 +262,30 @@ MIXER_KERNELS: dict[Mixer, Callable[[Place], Iterator[Kernel]]] = {
 }
 
 
+MOST_GPUS = 64
+"""Of one replica, in hints."""
+
+
 def check_layout(shape: ModelShape, layout: Layout, *, gpus: int) -> None:
     """Check that a model can be laid out so.
 
+    Heads are split evenly. Of KV heads fewer than GPUs each GPU keeps a copy of one, as of a lone
+    group of Mamba.
+
     Raises:
         RecipeError: the layout does not divide heads, groups, experts or the node.
+
+    Source: vLLM's `QKVParallelLinear` and `MambaMixer2`.
     """
     if gpus % layout.gpus:
+        sizes = [str(n) for n in range(1, min(gpus, MOST_GPUS) + 1) if gpus % n == 0]
         raise RecipeError(
             f"layout {layout} takes {layout.gpus} GPUs, which does not divide the node's {gpus}",
-            "take a layout of 1, 2, 4 or 8 GPUs",
+            f"take a layout of one of these numbers of GPUs: {', '.join(sizes)}",
         )
     for index, block in enumerate(shape.blocks):
-        for what, size in _divided(block):
-            if size % layout.tp and layout.tp % size:
+        for what, size in _divided(block, tp=layout.tp):
+            if size % layout.tp:
                 raise RecipeError(
                     f"tp{layout.tp} does not divide the {size} {what} of block {index}",
                     "take a tp that divides heads and groups",
@@ -288,11 +298,14 @@ def check_layout(shape: ModelShape, layout: Layout, *, gpus: int) -> None:
             )
 
 
-def _divided(block: Block) -> Iterator[tuple[str, int]]:
+def _divided(block: Block, *, tp: int) -> Iterator[tuple[str, int]]:
+    """What has to be split evenly, and how many there are."""
     s = block.sizes
     if block.mixer == "attention":
         yield "query heads", s["kv_head"] * s["q_per_kv"]
-        yield "KV heads", s["kv_head"]
+        if tp % s["kv_head"]:
+            yield "KV heads", s["kv_head"]
     if block.mixer == "mamba":
         yield "Mamba heads", s["mamba_head"]
-        yield "groups", s["group"]
+        if s["group"] > 1:
+            yield "groups", s["group"]

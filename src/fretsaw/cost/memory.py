@@ -174,12 +174,16 @@ def footprints(
             weights[row.block] += stored_bytes(row, precision, layout=layout)
         elif row.part != "mtp":
             fixed += stored_bytes(row, precision, layout=layout)
-    blocks = []
-    for block, size in zip(shape.blocks, weights, strict=True):
-        cache = cache_bytes(block, precision, layout=layout)
-        state = cache.get("state_bytes", 0) + cache.get("conv_state_bytes", 0)
-        blocks.append(Footprint(size, cache.get("kv_bytes_per_token", 0), state))
+    kept = [_kept(block, precision, layout=layout) for block in shape.blocks]
+    blocks = [Footprint(size) + one for size, one in zip(weights, kept, strict=True)]
     return blocks, Footprint(fixed)
+
+
+def _kept(block: Block, precision: Precision, *, layout: Layout) -> Footprint:
+    """What sequences keep of a block on one GPU."""
+    cache = cache_bytes(block, precision, layout=layout)
+    state = cache.get("state_bytes", 0) + cache.get("conv_state_bytes", 0)
+    return Footprint(0, cache.get("kv_bytes_per_token", 0), state)
 
 
 def costs_by_block(shape: ModelShape) -> list[Costs]:
@@ -210,6 +214,19 @@ def mtp_bytes(shape: ModelShape) -> int:
     """Bytes of the multi-token-prediction head, which stays in BF16 in every format."""
     rows = family_named(shape.family).rows(shape)
     return sum(stored_bytes(row, PRESETS["bf16"]) for row in rows if row.part == "mtp")
+
+
+def mtp_footprint(
+    shape: ModelShape, precision: Precision, *, layout: Layout = ONE_GPU
+) -> Footprint:
+    """What the prediction head takes of one GPU: weights in BF16, and caches as any block's."""
+    rows = family_named(shape.family).rows(shape)
+    total = Footprint(
+        sum(stored_bytes(r, PRESETS["bf16"], layout=layout) for r in rows if r.part == "mtp")
+    )
+    for block in shape.mtp:
+        total += _kept(block, precision, layout=layout)
+    return total
 
 
 def model_costs(shape: ModelShape) -> Costs:

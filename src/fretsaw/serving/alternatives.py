@@ -13,7 +13,7 @@ from fretsaw.core.tables import ScoreKey
 from fretsaw.core.units import format_bytes, format_count, format_latency
 from fretsaw.core.variant import Choice
 from fretsaw.cost.kernels import Step
-from fretsaw.cost.memory import Footprint, footprints, mtp_bytes
+from fretsaw.cost.memory import Footprint, footprints, mtp_footprint
 from fretsaw.serving.capacity import usable_bytes
 from fretsaw.serving.demand import (
     Demand,
@@ -163,7 +163,7 @@ class Alternative:
         distinct = list({block_key(b): b for b in blocks if b.mixer != "none"}.values())
         held, rest = footprints(shape.with_blocks(distinct), demand.precision, layout=self.layout)
         if demand.assumptions.has_mtp:
-            rest += Footprint(math.ceil(mtp_bytes(shape) / self.layout.gpus))
+            rest += mtp_footprint(shape, demand.precision, layout=self.layout)
         parts = [(None, rest), *zip(distinct, held, strict=True)]
         for block, footprint in parts:
             times, provider = self._times(block, shape=shape, prices=prices)

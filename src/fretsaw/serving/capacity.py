@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from fretsaw.core.hardware import ONE_GPU, Layout, Node
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.memory import Footprint, footprint, mtp_bytes
+from fretsaw.core.units import format_bytes
+from fretsaw.cost.memory import Footprint, footprint, mtp_footprint
 from fretsaw.errors import RecipeError
 
 MEMORY_FRACTION = 0.9
@@ -38,10 +39,14 @@ class Assumptions:
                 f"a memory fraction of {self.memory_fraction:g} is not above 0 and at most 1",
                 "give a share such as 0.9",
             )
-        if self.headroom_bytes < 0 or (self.weights_bytes is not None and self.weights_bytes <= 0):
+        if self.headroom_bytes < 0:
             raise RecipeError(
-                "head-room and weights are bytes of 0 and more, weights above 0",
-                "give sizes such as 2GiB",
+                f"a head-room of {self.headroom_bytes} bytes is below 0", "give 0, or such as 2GiB"
+            )
+        if self.weights_bytes is not None and self.weights_bytes <= 0:
+            raise RecipeError(
+                f"weights of {self.weights_bytes} bytes are not above 0",
+                "give a size such as 70GiB, or leave it to the number format",
             )
 
 
@@ -86,24 +91,40 @@ def capacity(
         floor((memory * fraction - headroom - weights) / (kv * context + state)) per group
 
     Raises:
-        RecipeError: a context below 1.
+        RecipeError: a context below 1, no usable memory, or a model that keeps nothing of a
+            sequence, so that memory is no bound.
     """
     if context < 1:
         raise RecipeError(f"a context of {context} tokens is below 1", "give tokens, such as 128k")
     total = footprint(shape, precision, layout=layout)
     if assumptions.has_mtp:
-        total += Footprint(math.ceil(mtp_bytes(shape) / layout.gpus))
+        total += mtp_footprint(shape, precision, layout=layout)
     if assumptions.weights_bytes is not None:
         total = replace(total, weights_bytes=assumptions.weights_bytes)
     usable = usable_bytes(node, assumptions)
     free = usable - total.weights_bytes
     each = total.sequence_bytes(context)
-    held = 0 if free <= 0 else math.floor(free / each) if each else 0
+    if not each:
+        raise RecipeError(
+            "the model has neither attention nor Mamba: memory holds any number of its sequences",
+            "plan a model with one of them",
+        )
+    held = max(0, math.floor(free / each))
     groups = node.count // layout.gpus * layout.dp
     return Capacity(usable, total, context, held, held * groups)
 
 
 def usable_bytes(node: Node, assumptions: Assumptions) -> int:
-    """Memory of one GPU that weights and sequences may take."""
-    allowed = node.hardware.memory_bytes * assumptions.memory_fraction
-    return math.floor(allowed) - assumptions.headroom_bytes
+    """Memory of one GPU that weights and sequences may take.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    allowed = math.floor(node.hardware.memory_bytes * assumptions.memory_fraction)
+    if allowed <= assumptions.headroom_bytes:
+        raise RecipeError(
+            f"of {format_bytes(allowed)} that may be used of one {node.hardware.name}, "
+            f"{format_bytes(assumptions.headroom_bytes)} are kept free: nothing is left",
+            "give more memory, a larger memory fraction, or less head-room",
+        )
+    return allowed - assumptions.headroom_bytes

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from fretsaw.core.hardware import Layout
+from fretsaw.core.precision import PRESETS, kind_of
 from fretsaw.core.shape import Block
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.cost.memory import (
     COSTS,
+    Footprint,
     add_costs,
     costs_by_block,
     fixed_costs,
+    footprint,
+    footprints,
     model_costs,
     mtp_bytes,
+    mtp_footprint,
+    stored_bytes,
 )
 from fretsaw.families import family_named
 from tests.shapes import hybrid_shape, published_shape
@@ -137,3 +144,71 @@ def test_costs_of_a_child_are_the_sum_over_its_variants() -> None:
 def test_a_block_that_is_gone_costs_nothing() -> None:
     shape = hybrid_shape("M*")
     assert not any(costs_by_block(shape.with_blocks([Block("none")]))[0].values())
+
+
+@pytest.mark.parametrize("name", [SUPER, PUZZLE])
+@pytest.mark.parametrize("preset_name", ["bf16", "fp8", "nvfp4"])
+def test_a_footprint_is_the_costs_of_one_gpu(name: str, preset_name: str) -> None:
+    shape, precision = published_shape(name), PRESETS[preset_name]
+    costs = model_costs(shape)
+    found = footprint(shape, precision)
+    assert found.weights_bytes == costs[f"bytes_{preset_name}"]
+    # KV in BF16 beside BF16 weights, in FP8 as the cost by name elsewhere.
+    assert found.kv_bytes_per_token == costs["kv_bytes_per_token"] * (1 + (preset_name == "bf16"))
+    assert found.state_bytes == costs["state_bytes"] + costs["conv_state_bytes"]
+    blocks, rest = footprints(shape, precision)
+    assert sum(blocks, rest) == found
+
+
+@pytest.mark.parametrize("layout", [Layout(tp, 1, ep) for tp in (2, 4, 8) for ep in (1, tp)])
+def test_gpus_of_a_replica_hold_the_model_and_what_they_copy(layout: Layout) -> None:
+    """Copied: norms, router with its bias, latent projections, and KV heads beyond their number."""
+    shape, precision = published_shape(SUPER), PRESETS["nvfp4"]
+    copied = 0
+    for row in family_named(shape.family).rows(shape):
+        if row.part == "mtp":
+            continue
+        size, tensor = stored_bytes(row, precision), row.tensor
+        is_kv = tensor.has("kv_head") and not tensor.has("q_per_kv")
+        if kind_of(tensor, part=row.part) in {"norm", "router", "router_bias", "latent"}:
+            copied += size * (layout.tp - 1)
+        elif is_kv:
+            copied += size * (max(1, layout.tp // 2) - 1)
+    whole, each = footprint(shape, precision), footprint(shape, precision, layout=layout)
+    assert layout.tp * each.weights_bytes == whole.weights_bytes + copied
+    assert each.kv_bytes_per_token == 2048
+    assert layout.tp * each.state_bytes == whole.state_bytes
+
+
+def test_data_parallel_groups_share_experts_alone() -> None:
+    shape, precision = published_shape(SUPER), PRESETS["nvfp4"]
+    one, many = footprint(shape, precision), footprint(shape, precision, layout=Layout(1, 8, 8))
+    experts = 40 * 512 * 2 * 1024 * 2688 * 9 // 16
+    assert one.weights_bytes - many.weights_bytes == experts * 7 // 8
+    assert one.sequence_bytes(10) == many.sequence_bytes(10)
+
+
+def test_sizes_that_do_not_divide_are_rounded_up() -> None:
+    shape = hybrid_shape("-*", intermediate_size=65)
+    even = hybrid_shape("-*", intermediate_size=66)
+    two = [footprint(s, PRESETS["bf16"], layout=Layout(2)).weights_bytes for s in (shape, even)]
+    assert two[0] == two[1]
+
+
+def test_the_prediction_head_brings_weights_in_bf16_and_kv_of_its_own() -> None:
+    """Super's head: one attention block, so an eighth of the trunk's KV on top."""
+    shape, precision = published_shape(SUPER), PRESETS["nvfp4"]
+    found = mtp_footprint(shape, precision)
+    assert found.weights_bytes == mtp_bytes(shape)
+    assert found.kv_bytes_per_token == 2 * 2 * 128
+    assert found.state_bytes == 0
+    split = mtp_footprint(shape, precision, layout=Layout(2))
+    assert 0.5 < split.weights_bytes / found.weights_bytes < 0.53
+    assert split.kv_bytes_per_token == 2 * 128
+    assert mtp_footprint(hybrid_shape("M*"), precision) == Footprint()
+
+
+def test_footprints_of_parts_add_up() -> None:
+    assert Footprint(1, 2, 3) + Footprint(10, 20, 30) == Footprint(11, 22, 33)
+    assert Footprint(1, 2, 3).times(3) == Footprint(3, 6, 9)
+    assert Footprint(1, 2, 3).sequence_bytes(10.5) == 24
