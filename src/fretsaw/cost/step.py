@@ -12,7 +12,6 @@ from fretsaw.core.shape import Block, ModelShape
 from fretsaw.cost.blocks import block_kernels, head_kernels
 from fretsaw.cost.kernels import Kernel, Step, Timer, Timing
 
-
 OVERLAP_TOKENS = 256
 """Tokens up to which shared experts run beside the routed ones; vLLM 0.32's default."""
 
