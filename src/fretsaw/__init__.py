@@ -1,8 +1,8 @@
 """fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took.
 
-The functions mirror the commands: `describe`, `compress`, `plan` (``--dry-run``), and one per
-stage: `calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`; and `verify`. They are
-loaded when first used.
+The functions mirror the commands: `describe`, `compress`, `estimate` (``--dry-run``), one per
+stage: `calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`; `verify` and `export`.
+They are loaded when first used.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         compress,
         describe,
         distill,
+        estimate,
+        export,
         library,
         load_recipe,
         plan,
@@ -34,6 +36,8 @@ __all__ = [
     "compress",
     "describe",
     "distill",
+    "estimate",
+    "export",
     "library",
     "load_recipe",
     "plan",

@@ -14,6 +14,7 @@ from fretsaw.stages.compress import compress as _compress
 from fretsaw.stages.compress import run_one
 from fretsaw.stages.describe import describe
 from fretsaw.stages.estimate import estimate_run
+from fretsaw.stages.export import export
 from fretsaw.stages.plan import PlanOptions, plan
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize import QuantizeOptions, quantize
@@ -38,6 +39,7 @@ __all__ = [
     "describe",
     "distill",
     "estimate",
+    "export",
     "library",
     "load_recipe",
     "plan",

@@ -278,6 +278,23 @@ def quantize(
 
 
 @app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint folder.")],
+    *,
+    to: Annotated[str, typer.Option("--to", help="gguf, or an engine: vllm, transformers, …")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not be there yet.")],
+    python: Annotated[
+        Path | None, typer.Option("--engine-python", help="Python of llama.cpp's environment.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a checkpoint in the form that an engine takes."""
+    from fretsaw.stages.export import export as run  # noqa: PLC0415
+
+    print(run(folder, to=to, out=out, python=python, reporter=_reporter(quiet)))
+
+
+@app.command()
 def recipe(
     recipe: RecipePath,
     sets: Sets = None,

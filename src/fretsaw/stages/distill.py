@@ -16,6 +16,7 @@ from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
 from fretsaw.core.units import parse_bytes
 from fretsaw.runtime.load import running_tensors, save_weights
 from fretsaw.stages.build import CHILD
+from fretsaw.stages.export import precision_of, write_who_can_load
 from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.text import train_ids, validation_ids
@@ -68,6 +69,7 @@ def _save(
     copy_assets(cut.folder, folder)
     write_remote_code(folder, cut.config)
     shutil.copyfile(cut.folder / LINEAGE_NAME, folder / LINEAGE_NAME)
+    write_who_can_load(folder, precision_of(cut))
 
 
 DISTILL = Stage(

@@ -1,0 +1,164 @@
+"""A checkpoint in the form that an engine takes, and the page that says which engines do."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fretsaw.checkpoint.child import plan_child, write_child
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.core.compatibility import findings, who_can_load
+from fretsaw.core.engines import Engine, engine_named, has_equal_blocks
+from fretsaw.core.precision import Precision, preset
+from fretsaw.core.variant import Choice, Variant
+from fretsaw.errors import RunError, UnsupportedModelError
+from fretsaw.report.loaders import loaders_page
+from fretsaw.serving.engines.base import EngineSettings, engine_python
+from fretsaw.serving.engines.llamacpp import GGUF, INSTALL, convert
+from fretsaw.stages.progress import Reporter
+
+PAGE = "WHO_CAN_LOAD.md"
+GGUF_TARGET = "gguf"
+ENGINES = {GGUF_TARGET: "llama.cpp"}
+"""Target -> engine, where the two are not the same word."""
+
+UNPREFIXED = ("head", "mtp")
+SHARD_BYTES = 5 * 10**9
+FLOATS = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
+
+
+def export(
+    folder: Path | str,
+    *,
+    to: str,
+    out: Path | str,
+    python: Path | None = None,
+    reporter: Reporter | None = None,
+) -> Path:
+    """Write a checkpoint in the form that an engine takes.
+
+    For llama.cpp (`gguf`) that is one float32 GGUF file, written by its own converter. All other
+    engines take the directory that `build` writes: this rewrites anybody's checkpoint in that form
+    (one tensor per expert, the prefix and the layer words that every engine reads, a head of its
+    own, our two files where blocks differ).
+
+    Args:
+        folder: Checkpoint in 16 or 32 bits, of a family that fretsaw knows.
+        to: ``gguf``, or an engine by name.
+        out: Folder that is not there yet.
+        python: Of llama.cpp's environment; found by itself if it is not given.
+        reporter: Where progress goes; stderr by default.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged or quantised.
+        RecipeError: no such engine.
+        RunError: `out` is there, or llama.cpp is not, or does not take it.
+        UnsupportedModelError: the engine cannot load such a model, by what is known of it.
+    """
+    source, target = Checkpoint(Path(folder)), Path(out)
+    source.check()
+    check_engine(source, engine_named(ENGINES.get(to, to)))
+    if target.exists():
+        raise RunError(f"{target} is there already", "give another --out, or remove it")
+    with _private_folder(target) as private:
+        if to == GGUF_TARGET:
+            _write_gguf(source, private, python=python, reporter=reporter or Reporter())
+        else:
+            rewrite(source, private, reporter=reporter or Reporter())
+            write_who_can_load(private, precision_of(source))
+    return target
+
+
+def check_engine(source: Checkpoint, engine: Engine) -> None:
+    """Refuse a model that an engine does not take, by all that is known against it.
+
+    Raises:
+        UnsupportedModelError: with every reason.
+    """
+    found = findings(source.shape, engine=engine, precision=precision_of(source))
+    refused = [str(finding) for finding in found if finding.severity == "refuse"]
+    if refused:
+        raise UnsupportedModelError(
+            f"{source.folder} does not load there: {'; '.join(refused)}",
+            f"see {PAGE} beside the checkpoint, or keep to these limits in the recipe's library",
+        )
+
+
+def precision_of(source: Checkpoint) -> Precision:
+    """Number formats of a checkpoint that is not quantised: that of most of its tensors."""
+    dtypes = Counter(place.dtype for place in source.stored.values())
+    name = FLOATS[dtypes.most_common(1)[0][0]]
+    return replace(preset("bf16"), name=name, default=name)
+
+
+def write_who_can_load(folder: Path, precision: Precision) -> None:
+    """Write the page beside a checkpoint."""
+    rows = who_can_load(Checkpoint(folder).shape, precision)
+    (folder / PAGE).write_text(loaders_page(rows, precision=precision), encoding="utf-8")
+
+
+def rewrite(source: Checkpoint, folder: Path, *, reporter: Reporter) -> Checkpoint:
+    """Write a checkpoint into an empty folder in the form that `build` writes; nothing is cut."""
+    same = Choice(tuple(map(Variant, range(source.shape.num_blocks))), score=0.0, costs={})
+    total = sum(1 for _ in plan_child(source, same))
+    with reporter.progress("tensors", total) as advance:
+        return write_child(
+            source,
+            same,
+            folder=folder,
+            orders={},
+            repaired=_unrepaired,
+            shard_bytes=SHARD_BYTES,
+            on_tensor=advance,
+        )
+
+
+def _unrepaired(*_: object) -> None:
+    """Every weight is taken as it is."""
+
+
+def _write_gguf(
+    source: Checkpoint, folder: Path, *, python: Path | None, reporter: Reporter
+) -> None:
+    """Convert the folder itself where llama.cpp finds every tensor, else a rewritten copy."""
+    settings = EngineSettings(context=0, sequences=0, scratch=folder, python=python)
+    found = engine_python("llamacpp", module="xllamacpp", settings=settings, install=INSTALL)
+    file = folder / GGUF
+    if _is_taken(source):
+        convert(source.folder, file, python=found)
+    else:
+        copy = folder / "rewritten"
+        copy.mkdir()
+        convert(rewrite(source, copy, reporter=reporter).folder, file, python=found)
+        shutil.rmtree(copy)
+    file.with_suffix(".log").unlink()
+
+
+def _is_taken(source: Checkpoint) -> bool:
+    """Whether llama.cpp's converter finds every tensor under its stored name."""
+    (naming,) = (n for n in source.family.namings if n.engine == ENGINES[GGUF_TARGET])
+    is_equal = has_equal_blocks(source.shape)
+    trunk = [p.key for n, p in source.stored.items() if source.family.part_of(n) not in UNPREFIXED]
+    return all(naming.finds(key, is_equal=is_equal) for key in trunk)
+
+
+@contextmanager
+def _private_folder(target: Path) -> Iterator[Path]:
+    """A folder that takes its name when all went well, and is gone otherwise."""
+    partial = target.with_name(target.name + ".partial")
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
