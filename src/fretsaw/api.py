@@ -9,6 +9,7 @@ from fretsaw.recipe import Recipe, load_recipe
 from fretsaw.report.description import Description
 from fretsaw.report.estimate import Estimate
 from fretsaw.report.quantized import Quantized
+from fretsaw.report.served import Served
 from fretsaw.report.summary import Summary
 from fretsaw.stages.compress import compress as _compress
 from fretsaw.stages.compress import run_one
@@ -18,6 +19,7 @@ from fretsaw.stages.export import export
 from fretsaw.stages.plan import PlanOptions, plan
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize import QuantizeOptions, quantize
+from fretsaw.stages.serve import ServeOptions, serve
 from fretsaw.stages.verify import verify
 
 RecipeLike = Recipe | Path | str
@@ -31,6 +33,8 @@ __all__ = [
     "Quantized",
     "Recipe",
     "Reporter",
+    "ServeOptions",
+    "Served",
     "Summary",
     "Verification",
     "build",
@@ -47,6 +51,7 @@ __all__ = [
     "rank",
     "score",
     "search",
+    "serve",
     "verify",
 ]
 

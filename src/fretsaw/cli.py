@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fretsaw.cli_serve import serve
 from fretsaw.errors import FretsawError
 from fretsaw.recipe import Recipe, load_recipe
 
@@ -131,6 +132,9 @@ def plan(
         print(json.dumps(found.to_json(), indent=1))
     else:
         print_serving_plan(found, Console())
+
+
+app.command()(serve)
 
 
 @app.command()

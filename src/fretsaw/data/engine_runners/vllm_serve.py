@@ -16,7 +16,8 @@ SERVER = "vllm.entrypoints.openai.api_server"
 
 def end_with_parent() -> None:
     """End this process and its workers once the parent process closes stdin, or is killed."""
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 1):  # unlike sys.stdin, holds no lock that an exit waits for
+        pass
     os.killpg(0, signal.SIGTERM)
 
 
