@@ -31,8 +31,16 @@ class Multiplier(NamedTuple):
 OnInput = Callable[[Multiplier, Tensor], Tensor]
 """(weight, its input) -> what is read instead."""
 
+OnWeight = Callable[[Multiplier, Tensor], Tensor]
+"""(weight, its values) -> what is multiplied by instead."""
+
 OnCache = Callable[[str, Tensor], Tensor]
 """(name of the scale inside the block, keys or values) -> what is kept instead."""
+
+
+def as_it_is(_: Multiplier, weight: Tensor) -> Tensor:
+    """The weight itself."""
+    return weight
 
 
 def linear_rows(block: Block) -> tuple[TensorAxes, ...]:
@@ -42,43 +50,71 @@ def linear_rows(block: Block) -> tuple[TensorAxes, ...]:
 
 @contextmanager
 def open_block(
-    module: NemotronHBlock, block: Block, *, on_input: OnInput, on_cache: OnCache
+    module: NemotronHBlock,
+    block: Block,
+    *,
+    on_input: OnInput,
+    on_cache: OnCache,
+    on_weight: OnWeight = as_it_is,
 ) -> Iterator[None]:
-    """While open, the block's linear maps and its KV cache take what the two functions give.
+    """While open, the block's linear maps and its KV cache take what the functions give.
 
     Args:
         module: The running block.
         block: Its shape.
         on_input: Asked for every input of a linear map, (..., in); of an expert with its tokens.
         on_cache: Asked for keys and values before they are kept, (..., kv_head * head_dim).
+        on_weight: Asked for every weight of a linear map, (out, in).
     """
     with ExitStack() as stack:
         for row in linear_rows(block):
             if row.name_dims:
                 continue
             linear = module.get_submodule(row.name.removesuffix(".weight"))
-            stack.enter_context(open_linear(linear, partial(on_input, Multiplier(row.name))))
+            key = Multiplier(row.name)
+            stack.enter_context(
+                open_linear(
+                    linear, on_input=partial(on_input, key), on_weight=partial(on_weight, key)
+                )
+            )
             if scale := KV_SCALES.get(row.name):
                 hook = linear.register_forward_hook(_output_hook(partial(on_cache, scale)))
                 stack.callback(hook.remove)
         for experts in module.modules():
             if isinstance(experts, NemotronHExperts):
-                stack.enter_context(_open_experts(experts, block, on_input=on_input))
+                stack.enter_context(
+                    _open_experts(experts, block, on_input=on_input, on_weight=on_weight)
+                )
         yield
+
+
+def _same(weight: Tensor) -> Tensor:
+    return weight
 
 
 @contextmanager
-def open_linear(linear: nn.Module, on_input: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """While open, a linear map reads what a function makes of its input."""
+def open_linear(
+    linear: nn.Module,
+    *,
+    on_input: Callable[[Tensor], Tensor],
+    on_weight: Callable[[Tensor], Tensor] = _same,
+) -> Iterator[None]:
+    """While open, a linear map multiplies what two functions make of its input and its weight.
 
-    def changed(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (on_input(inputs[0]), *inputs[1:])
+    Raises:
+        TypeError: the module is no linear map.
+    """
+    if not isinstance(linear, nn.Linear):
+        raise TypeError(f"{type(linear).__name__} is no linear map")
 
-    hook = linear.register_forward_pre_hook(changed)
+    def forward(values: Tensor) -> Tensor:
+        return functional.linear(on_input(values), on_weight(linear.weight), linear.bias)
+
+    linear.forward = forward  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        hook.remove()
+        del linear.forward
 
 
 def _output_hook(on_output: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
@@ -89,17 +125,20 @@ def _output_hook(on_output: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]
 
 
 @contextmanager
-def _open_experts(experts: NemotronHExperts, block: Block, *, on_input: OnInput) -> Iterator[None]:
-    up, down = (row.name for row in linear_rows(block) if row.name_dims)
+def _open_experts(
+    experts: NemotronHExperts, block: Block, *, on_input: OnInput, on_weight: OnWeight
+) -> Iterator[None]:
+    up_name, down_name = (row.name for row in linear_rows(block) if row.name_dims)
 
     def forward(hidden: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         result = torch.zeros_like(hidden, dtype=weights.dtype)
         for expert in range(experts.num_experts):
+            up, down = Multiplier(up_name, expert), Multiplier(down_name, expert)
             tokens, place = torch.where(indices == expert)
-            inputs = on_input(Multiplier(up, expert), hidden[tokens])
-            inner = experts.act_fn(functional.linear(inputs, experts.up_proj[expert]))
-            inner = on_input(Multiplier(down, expert), inner)
-            output = functional.linear(inner, experts.down_proj[expert])
+            inputs = on_input(up, hidden[tokens])
+            inner = functional.linear(inputs, on_weight(up, experts.up_proj[expert]))
+            inner = on_input(down, experts.act_fn(inner))
+            output = functional.linear(inner, on_weight(down, experts.down_proj[expert]))
             result = result.index_add(0, tokens, output * weights[tokens, place, None])
         return result.to(hidden.dtype)
 

@@ -138,7 +138,7 @@ def test_a_linear_map_that_is_passed_by_is_noticed(
     """R47: a kernel that bypasses calibration must not look calibrated."""
     from fretsaw.runtime import linears  # noqa: PLC0415
 
-    monkeypatch.setattr(linears, "open_linear", lambda linear, on_input: _nothing())
+    monkeypatch.setattr(linears, "open_linear", lambda linear, **_: _nothing())
     with pytest.raises(RunError, match=r"saw 0 inputs of layers\.0\.mixer\.in_proj\.weight"):
         measure_activations(Checkpoint(folder), [pico_ids(0)], settings=SOME)
 

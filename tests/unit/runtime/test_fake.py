@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from fretsaw.quant.formats import fake_fp8, fake_nvfp4
 from fretsaw.quant.plan import plan_export
 from fretsaw.quant.reader import QuantizedCheckpoint, open_checkpoint
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
-from fretsaw.runtime.fake import fake_quantized
-from fretsaw.runtime.load import load_model
+from fretsaw.runtime.fake import fake_quantized, planned_roundings, rounded
+from fretsaw.runtime.load import load_model, save_weights
+from fretsaw.train.distill import DistillSettings, distill
+from fretsaw.train.metrics import evaluate_kl
 from tests.pico import write_pico_checkpoint
 from tests.views import pico_ids
 
@@ -158,3 +161,47 @@ def test_a_head_in_fp8_reads_rounded_inputs(
 def test_a_plain_checkpoint_has_nothing_to_round(source: Checkpoint) -> None:
     with pytest.raises(CheckpointError, match="not quantised"), fake_quantized(source):
         pass
+
+
+def test_a_learning_model_computes_what_its_checkpoint_will(
+    source: Checkpoint, activations: Activations, tmp_path: Path
+) -> None:
+    for name in ("fp8", "nvfp4", "nvfp4-w4a16"):
+        found = write(source, preset(name), tmp_path / name, activations)
+        model = load_model(source)
+        roundings = planned_roundings(source.shape, preset(name), activations)
+        with fake_quantized(found) as expected, rounded(model, source.shape, roundings=roundings):
+            torch.testing.assert_close(logits(model), logits(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_healing_around_rounded_weights_brings_back_what_rounding_cost(
+    source: Checkpoint, activations: Activations, tmp_path: Path
+) -> None:
+    """The student learns under rounding, and the checkpoint that is made of it keeps the gain."""
+    teacher, student = load_model(source), load_model(source)
+    roundings = planned_roundings(source.shape, preset("nvfp4"), activations)
+    settings = DistillSettings(
+        tokens=16 * 16 * 40, sequence_length=40, batch_size=16, learning_rate=3e-4, evaluations=4
+    )
+    with rounded(student, source.shape, roundings=roundings):
+        result = distill(
+            student,
+            teacher,
+            train_ids=pico_ids(8, sequences=256),
+            validation_ids=IDS,
+            settings=settings,
+            folder=tmp_path / "healing",
+            seed=0,
+        )
+    assert result.after.kl < 0.9 * result.before.kl
+    shutil.copytree(source.folder, tmp_path / "healed")
+    (tmp_path / "healed" / "model.safetensors").unlink()
+    save_weights(student, source, folder=tmp_path / "healed")
+    healed = write(Checkpoint(tmp_path / "healed"), preset("nvfp4"), tmp_path / "out", activations)
+    with fake_quantized(healed) as model:
+        kl = evaluate_kl(model, teacher, ids=IDS, batch_size=4).kl
+    assert kl == pytest.approx(result.after.kl, rel=0.05)
+    state = student.state_dict()
+    assert all("forward" not in name for name in state)
+    for parameter in (student.model.layers[1].mixer.experts.up_proj, student.lm_head.weight):
+        assert parameter.requires_grad
