@@ -252,7 +252,7 @@ def _speed_rows(plan: ServingPlan, workload: Workload) -> Iterator[tuple[str, li
             for rate, v in zip(rates, (1.0, plan.verbosity), strict=False)
         ]
         yield "requests a minute", [f"{n:,.1f}" if n else "–" for n in minutes]
-    yield "nearest layout of the frontier", [str(p.layout) if p else "–" for p in points]
+    yield "best layout", [str(p.layout) if p else "–" for p in points]
     yield "requests in flight there", [f"{p.concurrency:,.1f}" if p else "–" for p in points]
     joules = [one.joules_per_token for one in found]
     yield "energy of an output token, modelled", [f"{j:.3f} J" if j else "–" for j in joules]

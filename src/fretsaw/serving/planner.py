@@ -69,7 +69,7 @@ class Outlook:
         capacity_layout: That layout.
         frontier: Pareto points, slow users first; empty without a workload.
         server_tokens_per_s: At the wanted user speed; None where no layout reaches it.
-        operating_point: Of the best layout at exactly that speed.
+        operating_point: Of the best layout at exactly that speed; the fastest if none reaches it.
         account: Where its decode step goes.
         worth: Axis -> percent of server tokens/s gained per percent cut.
         joules_per_token: Modelled, of an output token there, its share of the prompt included.
@@ -98,8 +98,7 @@ def outlook(shape: ModelShape, setting: Setting) -> Outlook:
         return Outlook(shape, held, held_layout, tuple(frontier), None, None, None, {}, None)
     speed = setting.user_tokens_per_s
     rate = None if speed is None else server_rate_at(frontier, speed)
-    at = _nearest(frontier, speed)
-    at = at_speed(shape, setting, layout=at.layout) or at
+    at = best_at_speed(shape, setting) or _without_speed(frontier, speed)
     step = Step(at.sequences, 1, setting.workload.mean_context)
     account = setting.pricer_of(at.layout).account(shape, step=step)
     worth = _worth(shape, setting, at=at)
@@ -152,11 +151,17 @@ def _capacity(shape: ModelShape, setting: Setting, *, layout: Layout) -> Capacit
     )
 
 
-def _nearest(frontier: Sequence[Point], speed: float | None) -> Point:
-    """The point next to a speed; without one, where the product of both speeds is largest."""
+def _without_speed(frontier: Sequence[Point], speed: float | None) -> Point:
+    """Where the product of both speeds is largest; the fastest of those that miss a speed."""
     if speed is None:
         return max(frontier, key=lambda p: p.server_tokens_per_s * p.user_tokens_per_s)
-    return min(frontier, key=lambda p: abs(p.user_tokens_per_s - speed))
+    return frontier[-1]
+
+
+def best_at_speed(shape: ModelShape, setting: Setting) -> Point | None:
+    """Of all layouts the most server tokens/s at which users have their speed; None if none has."""
+    points = [at_speed(shape, setting, layout=layout) for layout in setting.layouts]
+    return max(filter(None, points), key=lambda p: p.server_tokens_per_s, default=None)
 
 
 def at_speed(shape: ModelShape, setting: Setting, *, layout: Layout) -> Point | None:

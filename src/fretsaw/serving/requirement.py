@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Literal, cast
 
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import RecipeError
-from fretsaw.serving.planner import AXES, Setting, at_speed, cut_axes, most_sequences
+from fretsaw.serving.planner import AXES, Setting, best_at_speed, cut_axes, most_sequences
 
 SMALLEST = {"ffn": 1280 / 2688, "top_k": 4 / 22, "state": 96 / 128}
 """Smallest share of each axis in the published search (arXiv:2607.04371, Fig. 2 and table 1)."""
@@ -86,8 +87,8 @@ def parse_requirement(text: str) -> Requirement:
             'write it like "2x server tokens/s", "40k server tokens/s" or "4x concurrency"',
         )
     value = float(match[1].replace(",", "").replace("_", "")) * UNITS[match[2]]
-    if value <= 0:
-        raise RecipeError(f"{text!r} asks for nothing", "give a number above 0")
+    if not 0 < value < math.inf:
+        raise RecipeError(f"{text!r} asks for {value:g}", "give a number above 0")
     return Requirement(value, bool(match[3]), cast("Measure", match[4]))
 
 
@@ -98,12 +99,20 @@ def judge(shape: ModelShape, setting: Setting, *, requirement: Requirement) -> V
         shape: The parent.
         setting: Hardware, workload and speed.
         requirement: What is wanted.
+
+    Raises:
+        RecipeError: a multiple of what the parent has none of.
     """
 
     def reach(model: ModelShape) -> float:
         return _measure(model, setting, measure=requirement.measure)
 
     parent = reach(shape)
+    if requirement.is_factor and not parent:
+        raise RecipeError(
+            f"the parent has no {requirement.measure} here, so nothing is a multiple of it",
+            "ask for a number instead, for slower users, or for more or other hardware",
+        )
     wanted = requirement.value * (parent if requirement.is_factor else 1)
     ways = [*((axis,) for axis in AXES), ("ffn", "top_k"), ("ffn", "top_k", "state")]
     present = {a for block in shape.blocks for a in block.values}
@@ -135,5 +144,5 @@ def _mildest(
 def _measure(shape: ModelShape, setting: Setting, *, measure: Measure) -> float:
     if measure == "concurrency":
         return most_sequences(shape, setting)[0].max_concurrency
-    points = [at_speed(shape, setting, layout=layout) for layout in setting.layouts]
-    return max((p.server_tokens_per_s for p in points if p), default=0.0)
+    best = best_at_speed(shape, setting)
+    return best.server_tokens_per_s if best else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from fretsaw.core.hardware import (
 )
 from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.core.units import parse_bytes, parse_count
+from fretsaw.core.units import format_bytes, parse_bytes, parse_count
 from fretsaw.cost.blocks import check_layout
 from fretsaw.cost.provider import EngineModel, energy_models, engine_model, pricers_of
 from fretsaw.errors import RecipeError
@@ -29,7 +30,7 @@ from fretsaw.report.outlook import NamedOutlook, ServingPlan, plan_svg
 from fretsaw.serving.capacity import MEMORY_FRACTION, Assumptions
 from fretsaw.serving.frontier import layouts_of
 from fretsaw.serving.planner import Setting, outlook
-from fretsaw.serving.requirement import judge, parse_requirement
+from fretsaw.serving.requirement import Requirement, judge, parse_requirement
 
 MOST_MODELS = 2
 
@@ -52,7 +53,7 @@ class PlanOptions:
         weights_bytes: Weights on one accelerator, per model, instead of what the format gives.
         layout: Only this one, such as ``tp2 ep2``.
         engine: Whose constants.
-        acceptance_length: Tokens per decode step, per model; one value for all.
+        acceptance_length: Tokens per decode step, of every model.
         has_mtp: Whether the prediction head is loaded.
         verbosity: Tokens that the child says for one of the parent.
         require: Such as ``2x server tokens/s``.
@@ -102,7 +103,7 @@ def plan(
     """
     paths = [Path(model), *([Path(child)] if child is not None else [])]
     read = [_read(path) for path in paths]
-    _check(options, models=len(read))
+    requirement = _check(options, models=len(read))
     engine_named(options.engine)
     node, precision = _node(options), _precision(options)
     workload = _workload(options)
@@ -122,16 +123,8 @@ def plan(
             energy_models(node.hardware, prices, precision=precision),
         )
         outlooks.append(NamedOutlook(_name(path), outlook(shape, setting), setting))
-    verdict = None
-    if options.require is not None:
-        requirement = parse_requirement(options.require)
-        if requirement.measure == "server tokens/s" and not options.user_tokens_per_s:
-            raise RecipeError(
-                "--require asks for server tokens/s, but at no user speed",
-                "give --workload and --user-tokens-per-s",
-            )
-        first = outlooks[0]
-        verdict = judge(first.outlook.shape, first.setting, requirement=requirement)
+    first = outlooks[0]
+    verdict = requirement and judge(first.outlook.shape, first.setting, requirement=requirement)
     return ServingPlan(
         tuple(outlooks),
         options.engine,
@@ -141,6 +134,7 @@ def plan(
         options.require,
         verdict,
         (
+            *_misfits(outlooks),
             *_notes(node, prices, limits=[limit for _, limit in read], context=context),
             *_limits(options.engine, precision, outlooks=outlooks),
         ),
@@ -155,13 +149,27 @@ def _constants(model: EngineModel) -> dict[str, dict[str, object]]:
     } | {"tables": {"value": list(model.tables), "source": "data/gpu_tables"}}
 
 
+def _misfits(outlooks: Sequence[NamedOutlook]) -> Iterator[str]:
+    """Models whose weights, or whose first request beside them, memory does not hold."""
+    for one in outlooks:
+        held, layout = one.outlook.capacity, one.outlook.capacity_layout
+        if held.max_concurrency:
+            continue
+        weights = format_bytes(held.footprint.weights_bytes)
+        usable = format_bytes(held.usable_bytes)
+        text = f"{one.name}: with {layout} each GPU has {weights} of weights in {usable} of memory"
+        if held.fits:
+            text += f", which leaves no room for a request of {held.context:,} tokens"
+        yield text
+
+
 def _notes(
     node: Node, model: EngineModel, *, limits: Sequence[Limit], context: int
 ) -> Iterator[str]:
     if not model.is_calibrated:
         yield (
-            f"no constant was fitted to {node.hardware.name} with this engine; speeds are those of "
-            "the default constants"
+            f"no constant was fitted to {node.hardware.name} with this engine; speeds rest on the "
+            f"{f'constants of {model.like}' if model.like else 'default constants'}"
         )
     stated = min(limit.stated for limit in limits)
     if context > stated:
@@ -213,7 +221,8 @@ def _name(path: Path) -> str:
     )
 
 
-def _check(options: PlanOptions, *, models: int) -> None:
+def _check(options: PlanOptions, *, models: int) -> Requirement | None:
+    """Refuse options that make no sense, alone or together; gives back what is required."""
     if options.workload is None and options.context is None:
         raise RecipeError(
             "neither a workload nor a context is given",
@@ -221,13 +230,25 @@ def _check(options: PlanOptions, *, models: int) -> None:
         )
     for name in ("user_tokens_per_s", "verbosity"):
         value = getattr(options, name)
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < math.inf:
             raise RecipeError(f"--{name.replace('_', '-')} is {value:g}", "give a number above 0")
+    if options.workload is None and options.user_tokens_per_s is not None:
+        raise RecipeError(
+            "a user speed is given, but no workload", "give --workload, such as 8k/64k"
+        )
     if options.weights_bytes and len(options.weights_bytes) != models:
         raise RecipeError(
             f"--weights-bytes is given {len(options.weights_bytes)} times for {models} models",
             "give it once per model, in their order",
         )
+    required = parse_requirement(options.require) if options.require is not None else None
+    is_rate = required is not None and required.measure == "server tokens/s"
+    if is_rate and options.user_tokens_per_s is None:
+        raise RecipeError(
+            "--require asks for server tokens/s, but at no user speed",
+            "give --workload and --user-tokens-per-s",
+        )
+    return required
 
 
 def _node(options: PlanOptions) -> Node:
@@ -249,8 +270,10 @@ def _workload(options: PlanOptions) -> Workload | None:
 
 
 def _context(options: PlanOptions, workload: Workload | None, *, limit: int) -> int:
-    context = parse_count(options.context) if options.context is not None else 0
-    longest = max(context, workload.peak_context if workload else 0)
+    context = parse_count(options.context) if options.context is not None else None
+    if context == 0:
+        raise RecipeError("a context of 0 tokens is below 1", "give tokens, such as 128k")
+    longest = max(context or 0, workload.peak_context if workload else 0)
     if longest > limit:
         raise RecipeError(
             f"a context of {longest:,} tokens is longer than the model's {limit:,}",
