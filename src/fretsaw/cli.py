@@ -244,6 +244,13 @@ Percentile = Annotated[
 Sequences = Annotated[int, typer.Option("--sequences", min=1, help="Calibration sequences.")]
 SequenceLength = Annotated[int, typer.Option("--sequence-length", min=1, help="Tokens in each.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="Of the running blocks: float32, bfloat16.")]
+Teacher = Annotated[
+    Path | None, typer.Option("--teacher", help="Learn from it under rounding before writing.")
+]
+HealTokens = Annotated[int, typer.Option("--heal-tokens", min=1, help="Of that learning.")]
+LearningRate = Annotated[
+    float | None, typer.Option("--learning-rate", help="Its peak; found by a probe if not given.")
+]
 ShardBytes = Annotated[str, typer.Option("--shard-bytes", help="Size of a file, such as 5GB.")]
 
 
@@ -263,6 +270,9 @@ def quantize(
     sequence_length: SequenceLength = 4096,
     dtype: Dtype = "float32",
     shard_bytes: ShardBytes = "5GB",
+    teacher: Teacher = None,
+    heal_tokens: HealTokens = 1_000_000,
+    learning_rate: LearningRate = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

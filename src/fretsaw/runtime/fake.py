@@ -164,7 +164,7 @@ def _cache_names(rows: tuple[Row, ...]) -> list[str]:
 
 
 def planned_roundings(
-    shape: ModelShape, precision: Precision, activations: Activations
+    shape: ModelShape, precision: Precision, *, activations: Activations
 ) -> Roundings:
     """What a precision will round, for a model that is still in full precision and learns.
 

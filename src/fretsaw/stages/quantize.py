@@ -30,6 +30,7 @@ from fretsaw.quant.reader import QuantizedCheckpoint, dequantized
 from fretsaw.report.quantized import Quantized
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
 from fretsaw.stages.progress import Reporter
+from fretsaw.stages.quantized_healing import HEALED, HealingOptions, heal_quantized
 from fretsaw.train.data import load_split
 from fretsaw.train.packing import load_tokenizer, pack
 
@@ -59,6 +60,12 @@ class QuantizeOptions:
         dtype: Of the running blocks.
         shard_bytes: Size of a file.
         seed: Of the order of text.
+        teacher: Checkpoint in full precision that the weights learn from under rounding, before
+            they are written; none: they are rounded as they are.
+        heal_tokens: Of that learning.
+        heal_sequence_length: Tokens in each sequence of it.
+        heal_batch_size: Sequences in each of its steps.
+        learning_rate: Its peak rate; found by a probe if not given.
     """
 
     to: str = "nvfp4"
@@ -76,6 +83,11 @@ class QuantizeOptions:
     dtype: Dtype = "float32"
     shard_bytes: int | str = "5GB"
     seed: int = 0
+    teacher: Path | None = None
+    heal_tokens: int = 1_000_000
+    heal_sequence_length: int = 1024
+    heal_batch_size: int = 8
+    learning_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse words that mean nothing, and shares that are none."""
@@ -90,6 +102,11 @@ class QuantizeOptions:
                 raise RecipeError(f"{name} is {value!r}", f"one of {options} was expected")
         if self.percentile is not None and not 0 < self.percentile <= 100:  # noqa: PLR2004
             raise RecipeError(f"percentile is {self.percentile}", "give one in (0, 100]")
+        if self.teacher is not None and (self.text is None or self.method != "max"):
+            raise RecipeError(
+                "a teacher needs text, and scales by largest magnitudes, under which is learned",
+                "give --text, and no --method mse",
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -129,9 +146,19 @@ def quantize(
     started = {"source": _fingerprint(source), "options": options.to_json()}
     with _private_folder(out, started) as folder:
         activations = _activations(source, options, folder=folder, reporter=reporter)
-        _write(source, plan, folder=folder, activations=activations, options=options, to=reporter)
+        weights = source
+        if activations is not None and options.teacher is not None:
+            weights = _healed(
+                source,
+                precision,
+                activations=activations,
+                options=options,
+                folder=folder,
+                to=reporter,
+            )
+        _write(weights, plan, folder=folder, activations=activations, options=options, to=reporter)
         _check(folder, plan)
-        (folder / STARTED).unlink()
+        _tidy(folder)
     return _told(out, precision, plan=plan, source=source, activations=activations)
 
 
@@ -185,7 +212,7 @@ def _private_folder(out: Path, started: Mapping[str, Any]) -> Iterator[Path]:
         before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
         if before != started:
             for left in folder.iterdir():
-                left.unlink()
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
             write_json(file, started)
         yield folder
         folder.rename(out)
@@ -229,6 +256,36 @@ def _ids(source: Checkpoint, options: QuantizeOptions) -> Tensor:
     )
 
 
+def _healed(
+    source: Checkpoint,
+    precision: Precision,
+    *,
+    activations: Activations,
+    options: QuantizeOptions,
+    folder: Path,
+    to: Reporter,
+) -> Checkpoint:
+    assert options.teacher is not None
+    assert options.text is not None
+    return heal_quantized(
+        source,
+        precision,
+        activations=activations,
+        options=HealingOptions(
+            options.teacher,
+            options.heal_tokens,
+            options.heal_sequence_length,
+            options.heal_batch_size,
+            options.learning_rate,
+            seed=options.seed,
+        ),
+        text=options.text,
+        text_key=options.text_key,
+        folder=folder,
+        reporter=to,
+    )
+
+
 def _write(
     source: Checkpoint,
     plan: ExportPlan,
@@ -255,6 +312,12 @@ def _write(
         )
     if (source.folder / LINEAGE_NAME).is_file():
         shutil.copyfile(source.folder / LINEAGE_NAME, folder / LINEAGE_NAME)
+
+
+def _tidy(folder: Path) -> None:
+    """Leave what belongs to the checkpoint."""
+    shutil.rmtree(folder / HEALED, ignore_errors=True)
+    (folder / STARTED).unlink()
 
 
 def _check(folder: Path, plan: ExportPlan) -> None:

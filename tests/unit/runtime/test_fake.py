@@ -169,7 +169,7 @@ def test_a_learning_model_computes_what_its_checkpoint_will(
     for name in ("fp8", "nvfp4", "nvfp4-w4a16"):
         found = write(source, preset(name), tmp_path / name, activations)
         model = load_model(source)
-        roundings = planned_roundings(source.shape, preset(name), activations)
+        roundings = planned_roundings(source.shape, preset(name), activations=activations)
         with fake_quantized(found) as expected, rounded(model, source.shape, roundings=roundings):
             torch.testing.assert_close(logits(model), logits(expected), rtol=1e-4, atol=1e-4)
 
@@ -179,7 +179,7 @@ def test_healing_around_rounded_weights_brings_back_what_rounding_cost(
 ) -> None:
     """The student learns under rounding, and the checkpoint that is made of it keeps the gain."""
     teacher, student = load_model(source), load_model(source)
-    roundings = planned_roundings(source.shape, preset("nvfp4"), activations)
+    roundings = planned_roundings(source.shape, preset("nvfp4"), activations=activations)
     settings = DistillSettings(
         tokens=16 * 16 * 40, sequence_length=40, batch_size=16, learning_rate=3e-4, evaluations=4
     )

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,12 @@ from fretsaw.quant import export
 from fretsaw.quant.formats import Fp8, quantize_fp8
 from fretsaw.quant.reader import QuantizedCheckpoint
 from fretsaw.runtime.activations import measure_activations
+from fretsaw.runtime.fake import fake_quantized
 from fretsaw.runtime.load import load_model
 from fretsaw.stages import quantize as stage
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize import CALIBRATION, QuantizeOptions, precision_of, quantize
+from fretsaw.train.metrics import evaluate_kl
 from tests.pico import write_pico_checkpoint
 
 QUIET = Reporter(is_quiet=True)
@@ -189,6 +192,41 @@ def test_what_cannot_be_done_is_refused(
             reporter=QUIET,
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_healed_under_rounding_it_is_nearer_to_its_teacher(folder: Path, tmp_path: Path) -> None:
+    plain = options(folder, to="nvfp4")
+    healing = options(
+        folder,
+        to="nvfp4",
+        teacher=folder / "even",
+        heal_tokens=16 * 8 * 32,
+        heal_sequence_length=32,
+        learning_rate=3e-4,
+    )
+    for name, chosen in (("plain", plain), ("healed", healing)):
+        quantize(folder / "even", out=tmp_path / name, options=chosen, reporter=QUIET)
+    teacher = load_model(Checkpoint(folder / "even"))
+    ids = stage._ids(Checkpoint(folder / "even"), replace(plain, sequences=16, seed=7))
+    found = {}
+    for name in ("plain", "healed"):
+        with fake_quantized(Checkpoint(tmp_path / name)) as model:
+            found[name] = evaluate_kl(model, teacher, ids=ids, batch_size=8).kl
+    assert found["healed"] < 0.9 * found["plain"]
+    assert {p.name for p in (tmp_path / "healed").iterdir()} == {
+        p.name for p in (tmp_path / "plain").iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"text": None}, "a teacher needs text"), ({"method": "mse"}, "a teacher needs text")],
+)
+def test_a_teacher_needs_text_and_the_scales_that_are_learned_under(
+    folder: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        options(folder, teacher=folder / "even", **changes)
 
 
 @pytest.mark.parametrize(
