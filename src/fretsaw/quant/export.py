@@ -134,7 +134,7 @@ class _Reader:
         number, piece = self.pieces[key]
         self.on_tensor(number)
         if piece.part == "copy":
-            return self.source.read(piece.source)
+            return self._weight(piece.source)
         if piece.part == "cache_scale":
             return torch.full(piece.planned.shape, self._cache_scale(piece.source))
         if piece.part == "input_scale":
@@ -142,6 +142,9 @@ class _Reader:
         if (piece.source, piece.part) not in self.ready:
             self.ready = self._quantize(piece.group, piece.format)
         return self.ready.pop((piece.source, piece.part)).reshape(piece.planned.shape)
+
+    def _weight(self, name: str) -> Tensor:
+        return self.source.read(self.plan.origins.get(name, name))
 
     def _cache_scale(self, name: str) -> float:
         seen = self.activations.cache.get(name, 0.0) if self.activations else 0.0
@@ -158,7 +161,7 @@ class _Reader:
 
     def _quantize(self, group: Group, number_format: str) -> dict[tuple[str, str], Tensor]:
         """Codes and scales of the weights of a group; they share the scale of the largest."""
-        weights = {name: self.source.read(name) for name in self.plan.members[group]}
+        weights = {name: self._weight(name) for name in self.plan.members[group]}
         peaks = [_finite_peak(name, weight) for name, weight in weights.items()]
         beside = BESIDE[self.plan.said.layout, number_format]
         scale = (fp8_scale if number_format == "fp8" else nvfp4_scale)(torch.stack(peaks).amax())

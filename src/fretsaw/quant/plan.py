@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -57,12 +57,15 @@ class ExportPlan:
         members: Group -> canonical names of its weights.
         said: What the config will say.
         config: The whole config.json but for what is said.
+        origins: Weight -> the one of the source that it is read from, where that is another: a
+            head that is tied there has its own here, since transformers ties no nemotron_h.
     """
 
     pieces: tuple[Piece, ...]
     members: Mapping[Group, Sequence[str]]
     said: Quantisation
     config: Mapping[str, Any]
+    origins: Mapping[str, str]
 
     @property
     def num_bytes(self) -> int:
@@ -91,10 +94,12 @@ def plan_export(
         RecipeError: the precision has a rule that matches nothing, or that is not written.
         ShapeError: a weight's rows fall into no blocks.
     """
-    rows = [(row, kind_of(row.tensor, part=row.part)) for row in source.rows]
+    shape = replace(source.shape, is_tied=False)
+    table = source.family.rows(shape)
+    rows = [(row, kind_of(row.tensor, part=row.part)) for row in table]
     _check(precision, rows)
-    config = source.family.write_config(source.shape, source.config)
-    planner = _Planner(source, precision, layout, config)
+    config = source.family.write_config(shape, source.config)
+    planner = _Planner(source, precision, layout, config, _origins(source, table))
     members = planner.members(rows)
     pieces: list[Piece] = []
     written: set[Group] = set()
@@ -105,11 +110,18 @@ def plan_export(
                 pieces.append(planner.copy(row, kind, name=name))
             elif group not in written:
                 written.add(group)
-                for member, shape in members[group]:
-                    pieces += planner.parts(member, kind, shape=shape, group=group)
+                for member, size in members[group]:
+                    pieces += planner.parts(member, kind, shape=size, group=group)
         pieces += planner.cache(row)
     names = {group: [name for name, _ in found] for group, found in members.items()}
-    return ExportPlan(tuple(pieces), names, planner.said(rows), config)
+    return ExportPlan(tuple(pieces), names, planner.said(rows), config, planner.origins)
+
+
+def _origins(source: Checkpoint, table: Sequence[Row]) -> dict[str, str]:
+    if not source.shape.is_tied:
+        return {}
+    named = {row.part: row.tensor.name for row in table}
+    return {named["head"]: named["embedding"]}
 
 
 def _check(precision: Precision, rows: Sequence[tuple[Row, WeightKind]]) -> None:
@@ -177,6 +189,7 @@ class _Planner:
     precision: Precision
     layout: LayoutName
     config: Mapping[str, Any]
+    origins: Mapping[str, str]
 
     def format_of(self, row: Row, kind: WeightKind) -> str:
         """Format of a matrix that a linear map multiplies by; ``stored`` for all others."""
@@ -200,7 +213,7 @@ class _Planner:
 
     def copy(self, row: Row, kind: WeightKind, *, name: str) -> Piece:
         number_format = self.format_of(row, kind)
-        dtype = DTYPES.get(number_format, self.source.dtype_of(name))
+        dtype = DTYPES.get(number_format, self.source.dtype_of(self.origins.get(name, name)))
         planned = Planned(self.key(name), dtype, row.tensor.shape(row.sizes))
         return Piece(planned, name, "copy", number_format, ())
 

@@ -316,6 +316,22 @@ def test_one_group_is_held_at_a_time(
     assert places == list(range(places[0], places[0] + 3))
 
 
+def test_a_tied_head_gets_its_own(tmp_path: Path) -> None:
+    """transformers ties no nemotron_h: without a head it would make one up."""
+    write_pico_checkpoint(tmp_path / "tied", seed=1, tie_word_embeddings=True)
+    (file,) = (tmp_path / "tied").glob("*.safetensors")
+    tensors = load_file(file)
+    del tensors["lm_head.weight"]
+    save_file(tensors, file)
+    tied = Checkpoint(tmp_path / "tied")
+    tied.check()
+    found = write(tied, preset("nvfp4"), tmp_path / "out")
+    found.check()
+    found.check_ignored()
+    assert not found.config["tie_word_embeddings"]
+    assert torch.equal(found.read("lm_head.weight"), tied.read("embeddings.weight"))
+
+
 def test_decoding_in_rows(source: Checkpoint) -> None:
     packed = torch.zeros(3, 8, dtype=torch.uint8)
     block = torch.ones(3, 1).to(torch.float8_e4m3fn)
