@@ -108,6 +108,11 @@ def layouts_of(shape: ModelShape, node: Node) -> list[Layout]:
     return sorted(found, key=lambda one: (one.gpus, one.dp, one.ep))
 
 
+def replica_layouts(shape: ModelShape, node: Node) -> list[Layout]:
+    """Those of equal replicas that share nothing, as most deployments and the paper's sweep."""
+    return [layout for layout in layouts_of(shape, node) if layout.dp == 1]
+
+
 def sweep(
     shape: ModelShape,
     node: Node,

@@ -22,11 +22,12 @@ from fretsaw.core.units import parse_count
 from fretsaw.cost.blocks import check_layout
 from fretsaw.cost.provider import pricers
 from fretsaw.errors import RecipeError
+from fretsaw.families import family_named
 from fretsaw.recipe.sections import Serve
 from fretsaw.serving.alternatives import Alternative, Price, alternatives_of
 from fretsaw.serving.capacity import Assumptions
 from fretsaw.serving.demand import Demand, PricesOf, target_of
-from fretsaw.serving.frontier import layouts_of
+from fretsaw.serving.frontier import replica_layouts
 from fretsaw.serving.reach import reachable
 from fretsaw.solver.alternatives import Terms
 from fretsaw.solver.mip import Problem
@@ -62,7 +63,7 @@ def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> tuple
     """
     node = parse_node(serve.hardware)
     if serve.layout is None:
-        layouts = layouts_of(parent.shape, node)
+        layouts = replica_layouts(parent.shape, node)
     else:
         layouts = [parse_layout(serve.layout)]
         check_layout(parent.shape, layouts[0], gpus=node.count)
@@ -125,12 +126,12 @@ def check_context(serve: Serve, parent: Parent) -> int:
         context = parse_workload(serve.workload).peak_context
     else:
         context = parse_count(serve.context or 0)
-    limit = parent.config.get("max_position_embeddings")
-    if limit is not None and context > limit:
+    _, limit = family_named(parent.shape.family).context_limits(parent.config)
+    if context > limit:
         raise RecipeError(
             f"search.budget.serve ({serve}): a context of {context:,} tokens is longer than the "
             f"model's {limit:,}",
-            "ask for at most that (its config's max_position_embeddings)",
+            "ask for at most that; the limit follows from its config's max_position_embeddings",
         )
     return context
 

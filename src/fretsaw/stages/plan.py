@@ -28,7 +28,7 @@ from fretsaw.errors import RecipeError
 from fretsaw.families import family_of
 from fretsaw.report.outlook import NamedOutlook, ServingPlan, plan_svg
 from fretsaw.serving.capacity import MEMORY_FRACTION, Assumptions
-from fretsaw.serving.frontier import layouts_of
+from fretsaw.serving.frontier import layouts_of, replica_layouts
 from fretsaw.serving.planner import Setting, outlook
 from fretsaw.serving.requirement import Requirement, judge, parse_requirement
 
@@ -293,10 +293,11 @@ def _assumptions(options: PlanOptions, *, index: int) -> Assumptions:
 
 
 def _layouts(shape: ModelShape, node: Node, *, text: str | None) -> list[Layout]:
-    """Equal replicas, as most deployments and the paper's; "all" adds experts shared by several."""
-    if text is None or text == "all":
-        found = layouts_of(shape, node)
-        return found if text == "all" else [one for one in found if one.dp == 1]
+    """Equal replicas; "all" adds those that share experts."""
+    if text is None:
+        return replica_layouts(shape, node)
+    if text == "all":
+        return layouts_of(shape, node)
     layout = parse_layout(text)
     check_layout(shape, layout, gpus=node.count)
     return [layout]
