@@ -33,13 +33,14 @@ from fretsaw.cost.measure import MeasuredTable, points_to_measure
 from fretsaw.families import family_of
 from fretsaw.runtime.load import load_model
 from fretsaw.runtime.machine import measure_machine
-from fretsaw.runtime.passes import random_model
-from fretsaw.runtime.timing import Effort, Round, Sample, Subject, measure, time_model
+from fretsaw.runtime.passes import Passes, random_model
+from fretsaw.runtime.timing import Effort, Round, Sample, Subject, measure
 
 DECODE = {f"decode {n}": Step(n, 1, 128) for n in (1, 8, 32)}
 PREFILL = {f"prefill {n}": Step(n, 128, 0) for n in (1, 8, 32)}
 STEPS = DECODE | PREFILL
-WHOLE = Effort(rounds=4)
+WHOLE_PASSES = 3
+PARTS = Effort()
 
 HYBRID = {
     "model_type": "nemotron_h",
@@ -75,7 +76,6 @@ class Case:
     subject: Subject
     blocks: Sequence[Block]
     models: Mapping[str, tuple[ModelShape, NemotronHForCausalLM]]
-    effort: Effort
 
 
 def main() -> None:
@@ -112,8 +112,8 @@ def all_cases(arguments: argparse.Namespace) -> list[Case]:
     blocks = [block for block, _ in hybrid.shape.distinct]
     model = random_model(hybrid.shape, HYBRID)
     return [
-        Case("demo", demo, points_to_measure(library(parent.shape)), models, Effort(4, 25, 1.0)),
-        Case("hybrid", hybrid, blocks, {"hybrid": (hybrid.shape, model)}, Effort(2, 25, 2.0)),
+        Case("demo", demo, points_to_measure(library(parent.shape)), models),
+        Case("hybrid", hybrid, blocks, {"hybrid": (hybrid.shape, model)}),
     ]
 
 
@@ -135,34 +135,38 @@ def library(shape: ModelShape) -> list[Block]:
 def one_pass(case: Case, name: str, *, work: Path) -> None:
     """Measure every part of a case once more in one step, and its models after each part."""
     table, step = work / f"{case.name}.jsonl", STEPS[name]
-    whole: dict[str, list[float]] = defaultdict(list)
+
+    runs = {
+        which: Passes(model, step, is_whole=True).through(model.model.layers)
+        for which, (_, model) in case.models.items()
+    }
 
     def time_models() -> None:
-        for which, (_, model) in case.models.items():
-            whole[which].append(time_model(model, step=step, effort=WHOLE).seconds)
+        for which, run in runs.items():
+            run()
+            for _ in range(WHOLE_PASSES):
+                append_line(work / "whole.jsonl", {"model": which, "step": name, "seconds": run()})
 
     known = MeasuredTable.read(table, case.subject.conditions())
     done = min(known.times_measured(part, step=step) for part in case.subject.parts(case.blocks))
+    work.mkdir(parents=True, exist_ok=True)
     time_models()
     measure(
         case.blocks,
         [step],
         subject=case.subject,
         path=table,
-        effort=case.effort,
+        effort=PARTS,
         passes=done + 1,
         on_row=time_models,
     )
-    for which, seconds in whole.items():
-        row = {"model": which, "step": name, "seconds": seconds}
-        append_line(work / "whole.jsonl", row)
 
 
 def report(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     """Predicted beside measured, from all passes so far."""
     measured: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in read_lines(arguments.work / "whole.jsonl", dict):
-        measured[row["model"], row["step"]] += row["seconds"]
+        measured[row["model"], row["step"]].append(row["seconds"])
     rows: list[dict[str, Any]] = []
     for case in cases:
         table = MeasuredTable.read(arguments.work / f"{case.name}.jsonl", case.subject.conditions())

@@ -7,6 +7,7 @@ What is no block is timed as a pass through none.
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from fretsaw.errors import RunError
 from fretsaw.runtime.load import empty_model
 from fretsaw.runtime.passes import Flush, Passes, Run, random_model, weights_bytes
 
-MIN_ROUNDS = 4
+MIN_ROUNDS = 6
 BEYOND_CACHES_BYTES = 128 * 2**20
 """Weights of which a pass finds none cached any more; four times this project's largest L3."""
 
@@ -44,17 +45,27 @@ STACK_VOCAB = 8
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.
+    """How much is measured: rounds until the median is known well enough, within bounds.
 
     Attributes:
         copies: N; the long stack has 2N.
+        tolerance: Of the median's standard error, as a share of it.
         rounds: At most, each with one short and one long pass.
-        seconds: Of timed passes after which no further round begins (but for the least four).
+        seconds: Of timed passes after which no further round begins (but for the least six).
     """
 
-    copies: int = 4
-    rounds: int = 25
-    seconds: float = 2.0
+    copies: int = 2
+    tolerance: float = 0.02
+    rounds: int = 100
+    seconds: float = 5.0
+
+    def is_enough(self, rounds: Sequence[Round]) -> bool:
+        """Whether these rounds do."""
+        if len(rounds) < MIN_ROUNDS:
+            return False
+        sample, spent_s = Sample.of(rounds), sum(one.spent_s for one in rounds)
+        is_known = sample.error_s <= self.tolerance * sample.seconds
+        return is_known or sample.rounds >= self.rounds or spent_s >= self.seconds
 
 
 @dataclass(frozen=True)
@@ -71,10 +82,18 @@ class Sample:
     spread_s: float
     rounds: int
 
+    @property
+    def error_s(self) -> float:
+        """Standard error of the median, were the quieter half normally distributed.
+
+        1.2533 sigma / sqrt(n), with sigma the quartiles' distance / 1.349.
+        """
+        return 0.929 * self.spread_s / math.sqrt(self.rounds / 2)
+
     @classmethod
     def of(cls, rounds: Sequence[Round]) -> Sample:
-        """From two rounds or more; what else the machine does can only make a pass longer."""
-        quiet = sorted(rounds, key=lambda one: one.spent_s)[: max(2, (len(rounds) + 1) // 2)]
+        """From three rounds or more; what else a machine does can only make a pass longer."""
+        quiet = sorted(rounds, key=lambda one: one.spent_s)[: (len(rounds) + 1) // 2]
         values = [one.seconds for one in quiet]
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(median, high - low, len(rounds))
@@ -218,10 +237,10 @@ def time_model(model: NemotronHForCausalLM, *, step: Step, effort: Effort | None
 
 
 def sample_of(run: Run, *, effort: Effort) -> Sample:
-    """Median of passes, after one that is unused."""
+    """Median of the quieter half of passes, after one that is unused."""
     run()
     rounds: list[Round] = []
-    while _goes_on(rounds, effort=effort):
+    while not effort.is_enough(rounds):
         seconds = run()
         rounds.append(Round(seconds, seconds))
     return Sample.of(rounds)
@@ -230,18 +249,17 @@ def sample_of(run: Run, *, effort: Effort) -> Sample:
 def slope_of(short: Run, long: Run, *, effort: Effort) -> Sample:
     """Seconds of one copy, from passes with N and 2N copies in turn, after one of each unused.
 
-        slope = median of (long - short) / N
+        slope = median of (long - short) / N over the quieter half of the rounds
 
-    Differences within a round, because a machine that slows down for a while slows both; and of
-    the rounds the quieter half, because a busy machine blurs the difference. Choosing rounds by
-    short + long favours neither.
+    Differences within a round, because a machine that slows down for a while slows both; the
+    quieter half by short + long, because that favours neither.
 
     Raises:
-        RunError: the median of the differences is not above zero.
+        RunError: the long passes take no longer than the short ones.
     """
     short(), long()
     rounds: list[Round] = []
-    while _goes_on(rounds, effort=effort):
+    while not effort.is_enough(rounds):
         # Every other round the long pass is first, so that a drift cancels.
         if len(rounds) % 2:
             long_s, short_s = long(), short()
@@ -256,11 +274,6 @@ def slope_of(short: Run, long: Run, *, effort: Effort) -> Sample:
             "let the machine do nothing else and run again; what was measured is kept",
         )
     return sample
-
-
-def _goes_on(rounds: Sequence[Round], *, effort: Effort) -> bool:
-    spent_s = sum(one.spent_s for one in rounds)
-    return len(rounds) < MIN_ROUNDS or (len(rounds) < effort.rounds and spent_s < effort.seconds)
 
 
 def measure(

@@ -42,42 +42,57 @@ def slope(short: list[float], long: list[float], effort: Effort) -> Sample:
     return slope_of(scripted(short), scripted(long), effort=effort)
 
 
+def rounds_of(count: int) -> Effort:
+    return Effort(4, 0.0, count, 1e9)
+
+
 def test_slope_of_a_straight_line() -> None:
-    assert slope([7.0] * 5, [11.0] * 5, Effort(4, 5, 1e9)) == Sample(1.0, 0.0, 5)
+    assert slope([7.0] * 6, [11.0] * 6, Effort(4)) == Sample(1.0, 0.0, 6)
 
 
 def test_interrupted_passes_change_nothing() -> None:
-    short, long = [7.0, 7.0, 7.0, 50.0, 7.0], [11.0, 99.0, 11.0, 11.0, 11.0]
-    assert slope(short, long, Effort(4, 5, 1e9)) == Sample(1.0, 0.0, 5)
+    short, long = [7.0, 7.0, 7.0, 50.0, 7.0, 7.0], [11.0, 99.0, 11.0, 11.0, 11.0, 11.0]
+    assert slope(short, long, Effort(4)) == Sample(1.0, 0.0, 6)
 
 
 def test_a_busy_while_counts_for_nothing_up_to_half_of_the_rounds() -> None:
-    short, long = [7.0, 30.0, 7.0, 15.0], [11.0, 31.0, 11.5, 70.0]
-    assert slope(short, long, Effort(4, 4, 1e9)) == Sample(1.0625, 0.0625, 4)
+    short = [7.0, 30.0, 7.0, 15.0, 7.0, 40.0]
+    long = [11.0, 31.0, 13.0, 70.0, 12.0, 41.0]
+    assert slope(short, long, rounds_of(6)) == Sample(1.25, 0.25, 6)
+
+
+def test_rounds_go_on_until_the_median_is_known() -> None:
+    long = [11.0, 13.0, 12.0] * 33
+    sample = slope([7.0] * 99, long, Effort(4, 0.05, 60, 1e9))
+    assert 6 < sample.rounds < 60
+    assert sample.error_s <= 0.05 * sample.seconds
 
 
 def test_the_first_passes_are_unused_and_the_order_alternates() -> None:
     log: list[str] = []
     slope_of(
-        scripted([7.0] * 4, log=log, name="N"),
-        scripted([11.0] * 4, log=log, name="2N"),
-        effort=Effort(4, 4, 1e9),
+        scripted([7.0] * 6, log=log, name="N"),
+        scripted([11.0] * 6, log=log, name="2N"),
+        effort=rounds_of(6),
     )
-    assert log == ["N", "2N", "N", "2N", "2N", "N", "N", "2N", "2N", "N"]
+    assert log == ["N", "2N", *["N", "2N", "2N", "N"] * 3]
 
 
 def test_rounds_end_with_the_time() -> None:
-    many = ([1.0] * 99, [2.0] * 99)
-    assert slope(*many, Effort(1, 99, 14.0)).rounds == 5
-    assert slope(*many, Effort(1, 99, 0.0)).rounds == 4
-    assert sample_of(scripted([3.0, 1.0, 4.0, 2.0]), effort=Effort(1, 4, 9.0)) == Sample(
-        1.5, 0.5, 4
-    )
+    noisy = ([1.0] * 99, [2.0, 4.0, 9.0] * 33)
+    assert slope(*noisy, Effort(1, 0.0, 99, 40.0)).rounds == 8
+    assert slope(*noisy, Effort(1, 0.0, 99, 0.0)).rounds == 6
+    assert slope(*noisy, Effort(1, 0.0, 9, 1e9)).rounds == 9
+
+
+def test_the_median_of_whole_passes() -> None:
+    run = scripted([3.0, 1.0, 4.0, 2.0, 3.0, 9.0])
+    assert sample_of(run, effort=rounds_of(6)) == Sample(2.0, 1.0, 6)
 
 
 def test_noise_above_the_block_is_refused() -> None:
     with pytest.raises(RunError, match="no longer than 4"):
-        slope([2.0] * 5, [1.9] * 5, Effort(4, 5, 1e9))
+        slope([2.0] * 9, [1.9] * 9, rounds_of(9))
 
 
 @pytest.mark.parametrize("mixer", ["mamba", "moe", "attention"])
