@@ -36,6 +36,7 @@ BATCH = 8
 def arms(arguments: argparse.Namespace) -> dict[str, QuantizeOptions]:
     """What is compared, by name."""
     common = QuantizeOptions(
+        to=arguments.to,
         text=arguments.text,
         sequences=arguments.sequences,
         sequence_length=arguments.length,
@@ -45,12 +46,13 @@ def arms(arguments: argparse.Namespace) -> dict[str, QuantizeOptions]:
         seed=arguments.seed,
     )
     healed = replace(common, teacher=arguments.teacher, learning_rate=arguments.learning_rate)
+    name = Path(arguments.to).stem
     return {
         "fp8": replace(common, to="fp8"),
-        "nvfp4, max": common,
-        "nvfp4, mse": replace(common, method="mse"),
+        f"{name}, max": common,
+        f"{name}, mse": replace(common, method="mse"),
         "nvfp4-w4a16, mse": replace(common, to="nvfp4-w4a16", method="mse"),
-        "nvfp4 + QAD": healed,
+        f"{name} + QAD": healed,
     }
 
 
@@ -59,6 +61,7 @@ def main() -> None:
     parser.add_argument("--child", type=Path, default=Path("recipes/demo/parent"))
     parser.add_argument("--teacher", type=Path, help="default: the child itself")
     parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--to", default="nvfp4", help="precision that is healed, or a YAML file")
     parser.add_argument("--out", type=Path, default=Path("runs/quantize"))
     parser.add_argument("--sequences", type=int, default=64, help="of calibration text")
     parser.add_argument("--length", type=int, default=256)

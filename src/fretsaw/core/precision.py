@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from fretsaw.core.axes import TensorAxes
 from fretsaw.errors import RecipeError, nearest
@@ -77,6 +77,7 @@ class Precision:
         state: Format of the SSM state.
         conv_state: Format of the convolution state.
         weight_only: Quantised kinds whose inputs stay in 16 bits.
+        blocks: (block of the trunk, kind) -> format, where a block has one of its own.
     """
 
     name: str
@@ -86,20 +87,22 @@ class Precision:
     state: str = "fp32"
     conv_state: str = "bf16"
     weight_only: tuple[WeightKind, ...] = ()
+    blocks: Mapping[tuple[int, WeightKind], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse unknown kinds and formats, and formats where they cannot be."""
         for kind in (*self.weights, *self.weight_only):
             _known(kind, KINDS, what="kind of weight")
-        unfit = [k for k, f in self.weights.items() if f in QUANTISED and k not in LINEAR]
-        if unfit or self.default in QUANTISED:
-            what = unfit[0] if unfit else "default"
+        given = [*self.weights.items(), *((k, f) for (_, k), f in self.blocks.items())]
+        unfit = [(k, f) for k, f in given if f in QUANTISED and k not in LINEAR]
+        if self.default in QUANTISED:
+            unfit.append(("default", self.default))  # type: ignore[arg-type]
+        if unfit:
             raise RecipeError(
-                f"precision {self.name!r}: {what} cannot be in "
-                f"{self.weights[unfit[0]] if unfit else self.default}",
+                f"precision {self.name!r}: {unfit[0][0]} cannot be in {unfit[0][1]}",
                 f"only these kinds can be quantised: {', '.join(LINEAR)}",
             )
-        if idle := [k for k in self.weight_only if self.format_of(k) not in QUANTISED]:
+        if idle := [k for k in self.weight_only if k not in self.quantised]:
             raise RecipeError(
                 f"precision {self.name!r}: {idle[0]} is weight-only, but not quantised",
                 "give it a format, or leave it out of weight_only",
@@ -107,14 +110,18 @@ class Precision:
         for text in (*self.weights.values(), self.default, self.kv, self.state, self.conv_state):
             _known(text, FORMATS, what="number format")
 
-    def format_of(self, kind: WeightKind) -> str:
-        """Format of the weights of a kind."""
+    def format_of(self, kind: WeightKind, block: int | None = None) -> str:
+        """Format of the weights of a kind, in a block of the trunk if it is one's."""
+        if block is not None and (block, kind) in self.blocks:
+            return self.blocks[block, kind]
         return self.weights.get(kind, self.default)
 
     @property
     def quantised(self) -> tuple[WeightKind, ...]:
-        """Kinds in a format that needs scales."""
-        return tuple(kind for kind in self.weights if self.weights[kind] in QUANTISED)
+        """Kinds that are in a format that needs scales, somewhere."""
+        found = [kind for kind, text in self.weights.items() if text in QUANTISED]
+        found += [kind for (_, kind), text in self.blocks.items() if text in QUANTISED]
+        return tuple(dict.fromkeys(found))
 
     def check_kinds(self, present: Collection[WeightKind]) -> None:
         """Whether every rule is about something that the model has.
@@ -191,7 +198,7 @@ def precision_from(data: Mapping[str, object], *, name: str = "own") -> Precisio
         RecipeError: an unknown key or format, or a format where it cannot be.
     """
     weights: dict[WeightKind, str] = {}
-    others: dict[str, str] = {}
+    others: dict[str, Any] = {}
     for key, value in data.items():
         if key == "weight_only":
             continue

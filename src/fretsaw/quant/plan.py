@@ -106,12 +106,12 @@ def plan_export(
     for row, kind in rows:
         for name, bound in row.names():
             group = _group(row, kind, bound=bound)
-            if planner.format_of(row, kind) not in QUANTISED:
-                pieces.append(planner.copy(row, kind, name=name))
+            if planner.format_of(row) not in QUANTISED:
+                pieces.append(planner.copy(row, name))
             elif group not in written:
                 written.add(group)
                 for member, size in members[group]:
-                    pieces += planner.parts(member, kind, shape=size, group=group)
+                    pieces += planner.parts(member, row, shape=size, group=group)
         pieces += planner.cache(row)
     names = {group: [name for name, _ in found] for group, found in members.items()}
     return ExportPlan(tuple(pieces), names, planner.said(rows), config, planner.origins)
@@ -130,8 +130,10 @@ def _check(precision: Precision, rows: Sequence[tuple[Row, WeightKind]]) -> None
         raise RecipeError(
             f"precision {precision.name!r} quantises nothing", "take fp8, nvfp4 or nvfp4-w4a16"
         )
-    for kind in precision.quantised:
-        number_format = precision.format_of(kind)
+    for row, kind in rows:
+        number_format = format_of_row(row, precision)
+        if number_format not in QUANTISED:
+            continue
         if number_format not in WRITABLE:
             raise RecipeError(
                 f"fretsaw writes no {number_format} (asked for by {precision.name!r})",
@@ -142,12 +144,19 @@ def _check(precision: Precision, rows: Sequence[tuple[Row, WeightKind]]) -> None
                 f"precision {precision.name!r}: {kind} is weight-only in fp8, which no layout has",
                 "take nvfp4 for it, or leave it out of weight_only",
             )
-    for row, kind in rows:
-        if kind in precision.quantised and precision.format_of(kind) == "nvfp4":
+        if number_format == "nvfp4":
             try:
                 check_blocks(row.tensor.shape(row.sizes)[-1])
             except ShapeError as error:
                 raise ShapeError(f"{row.tensor.name}: {error.message}", error.hint) from error
+
+
+def format_of_row(row: Row, precision: Precision) -> str:
+    """Format of a row's weights under a precision; ``stored`` for those that stay as they are."""
+    kind = kind_of(row.tensor, part=row.part)
+    if kind not in (*LINEAR, "embedding") or len(row.tensor.axes) == 1:
+        return "stored"
+    return precision.format_of(kind, row.block if row.part == "block" else None)
 
 
 def _group(row: Row, kind: WeightKind, *, bound: Mapping[str, int]) -> Group:
@@ -191,10 +200,8 @@ class _Planner:
     config: Mapping[str, Any]
     origins: Mapping[str, str]
 
-    def format_of(self, row: Row, kind: WeightKind) -> str:
-        """Format of a matrix that a linear map multiplies by; ``stored`` for all others."""
-        is_kept = kind not in (*LINEAR, "embedding") or len(row.tensor.axes) == 1
-        return "stored" if is_kept else self.precision.format_of(kind)
+    def format_of(self, row: Row) -> str:
+        return format_of_row(row, self.precision)
 
     def key(self, name: str) -> str:
         return self.source.family.stored(name, self.config)
@@ -205,29 +212,29 @@ class _Planner:
         """Name and shape of the weights of each quantised group."""
         found: dict[Group, list[tuple[str, tuple[int, ...]]]] = {}
         for row, kind in rows:
-            if self.format_of(row, kind) in QUANTISED:
+            if self.format_of(row) in QUANTISED:
                 shape = row.tensor.shape(row.sizes)
                 for name, bound in row.names():
                     found.setdefault(_group(row, kind, bound=bound), []).append((name, shape))
         return found
 
-    def copy(self, row: Row, kind: WeightKind, *, name: str) -> Piece:
-        number_format = self.format_of(row, kind)
+    def copy(self, row: Row, name: str) -> Piece:
+        number_format = self.format_of(row)
         dtype = DTYPES.get(number_format, self.source.dtype_of(self.origins.get(name, name)))
         planned = Planned(self.key(name), dtype, row.tensor.shape(row.sizes))
         return Piece(planned, name, "copy", number_format, ())
 
     def parts(
-        self, name: str, kind: WeightKind, *, shape: tuple[int, ...], group: Group
+        self, name: str, row: Row, *, shape: tuple[int, ...], group: Group
     ) -> Iterator[Piece]:
-        """Codes and scales of one quantised weight."""
-        number_format = self.precision.format_of(kind)
+        """Codes and scales of one quantised weight of a group that this row begins."""
+        number_format = self.format_of(row)
         found = parts_of(
             self.key(name),
             shape,
             number_format=number_format,
             layout=self.layout,
-            has_inputs=kind not in self.precision.weight_only,
+            has_inputs=kind_of(row.tensor, part=row.part) not in self.precision.weight_only,
         )
         for part, planned in found.items():
             yield Piece(planned, name, part, number_format, group)
@@ -245,14 +252,14 @@ class _Planner:
         ignored: dict[str, None] = {}
         for row, kind in rows:
             keys = [self.key(name) for name, _ in row.names()]
-            if self.format_of(row, kind) in QUANTISED:
-                algorithms |= dict.fromkeys(map(module_of, keys), self._algorithm(kind))
+            if self.format_of(row) in QUANTISED:
+                algorithms |= dict.fromkeys(map(module_of, keys), self._algorithm(row, kind))
             elif len(row.tensor.axes) > 1:
                 ignored |= dict.fromkeys(self._patterns(row, keys))
         return Quantisation(self.layout, algorithms, tuple(ignored), self.precision.kv == "fp8")
 
-    def _algorithm(self, kind: WeightKind) -> str:
-        name = self.precision.format_of(kind).upper()
+    def _algorithm(self, row: Row, kind: WeightKind) -> str:
+        name = self.format_of(row).upper()
         return f"W4A16_{name}" if kind in self.precision.weight_only else name
 
     def _patterns(self, row: Row, keys: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ from fretsaw.quant.formats import (
     nvfp4_scale,
     peak_of,
 )
+from fretsaw.quant.plan import format_of_row
 from fretsaw.quant.reader import QuantizedCheckpoint, dequantized
 from fretsaw.runtime.linears import Multiplier, open_block, open_linear
 from fretsaw.runtime.load import load_model
@@ -185,9 +186,9 @@ def planned_roundings(
     weights: dict[str, Round] = {}
     for row in rows:
         kind = kind_of(row.tensor, part=row.part)
-        if kind not in precision.quantised:
+        number_format = format_of_row(row, precision)
+        if number_format not in FAKE:
             continue
-        number_format = precision.format_of(kind)
         for name, _ in row.names():
             weights[name] = partial(_by_own_peak, number_format)
             if kind not in precision.weight_only:
