@@ -38,6 +38,33 @@ class SummaryLine:
 
 
 @dataclass(frozen=True)
+class ServingLine:
+    """A serving demand of the last round, what was predicted of its child, and what was measured.
+
+    Attributes:
+        demand: What was asked.
+        asked: Wanted speed-up; None if something else was asked for.
+        predicted: Speed-up over the original parent, from the prices of its blocks.
+        measured: The same, both models timed in turn; None where this machine was not asked.
+        server_tokens_per_s: Of the child before healing, measured.
+        parent_server_tokens_per_s: Of the original parent, measured.
+    """
+
+    demand: str
+    asked: float | None
+    predicted: float | None
+    measured: float | None = None
+    server_tokens_per_s: float | None = None
+    parent_server_tokens_per_s: float | None = None
+
+    def told(self) -> str:
+        """In words: ``asked 1.3x, predicted 1.31x, measured 1.28x (speedup 1.3, ...)``."""
+        numbers = {"asked": self.asked, "predicted": self.predicted, "measured": self.measured}
+        words = ", ".join(f"{name} {n:.3g}x" for name, n in numbers.items() if n is not None)
+        return f"{words} ({self.demand})" if words else self.demand
+
+
+@dataclass(frozen=True)
 class Summary:
     """A finished run in figures.
 
@@ -46,12 +73,14 @@ class Summary:
         child: Folder of the last healed child.
         run: Folder of the run.
         peak_bytes: Largest resident memory of the process so far.
+        serving: Demands of the last round.
     """
 
     lines: tuple[SummaryLine, ...]
     child: Path
     run: Path
     peak_bytes: int
+    serving: tuple[ServingLine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
@@ -61,6 +90,7 @@ class Summary:
             "run": str(self.run),
             "peak_bytes": self.peak_bytes,
             "models": lines,
+            "serving": [vars(line) for line in self.serving],
         }
 
 
@@ -90,6 +120,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     shares = {name: child[name] / parent[name] for name in SHARES if parent[name]}
     words = ", ".join(f"{SHARES[name]} {share:.1%}" for name, share in shares.items())
     console.print(f"child, of the parent: {words}")
+    for one in summary.serving:
+        console.print(f"served: {one.told()}", soft_wrap=True)
     console.print(f"child: {summary.child}", soft_wrap=True)
     console.print(f"report: {summary.run / 'report' / 'index.html'}", soft_wrap=True)
     console.print(f"peak memory: {format_bytes(summary.peak_bytes)}")

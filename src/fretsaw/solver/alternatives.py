@@ -61,16 +61,16 @@ def solve_any(
     for least, ways in _promising(problem, demands, time_limit_s=time_limit_s):
         if firsts and least >= min(choice.score for choice in firsts.values()):
             break
-        found = best_choices(_taken(problem, demands, ways), time_limit_s=time_limit_s)
+        found = best_choices(_taken(problem, demands, ways=ways), time_limit_s=time_limit_s)
         if found:
             firsts[ways] = found[0]
     if not firsts:
-        raise infeasible(_taken(problem, demands, (0,) * len(demands)))
+        raise infeasible(_taken(problem, demands, ways=(0,) * len(demands)))
     best = min(firsts, key=lambda ways: firsts[ways].score)
     choices = [firsts[best]]
     if n_best > 1:
         choices = best_choices(
-            _taken(problem, demands, best),
+            _taken(problem, demands, ways=best),
             n_best=n_best,
             min_distance=min_distance,
             time_limit_s=time_limit_s,
@@ -78,7 +78,7 @@ def solve_any(
     return best, [_bounded(choices[0], firsts.values()), *choices[1:]]
 
 
-def _taken(problem: Problem, demands: Sequence[Sequence[Terms]], ways: Ways) -> Problem:
+def _taken(problem: Problem, demands: Sequence[Sequence[Terms]], *, ways: Ways) -> Problem:
     return under(problem, (demands[d][way] for d, way in enumerate(ways)))
 
 

@@ -24,6 +24,7 @@ from fretsaw.stages.export import precision_of, write_who_can_load
 from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage, read_manifest
 from fretsaw.stages.search import read_choice
+from fretsaw.stages.speedup import measure_speedups, write_speedups
 from fretsaw.stages.text import calibration_ids
 
 CHILD = "child"
@@ -49,6 +50,8 @@ def _body(round_: RunRound, folder: Path) -> None:
             on_tensor=advance,
         )
     _verify_costs(child, choice)
+    if round_.settings.search.budget.serve:
+        write_speedups(folder, measure_speedups(round_, child_folder))
     write_json(child_folder / LINEAGE_NAME, _lineage(round_, choice))
     write_who_can_load(child_folder, precision_of(child))
     for file in folder.glob("repair-*.safetensors"):
@@ -138,7 +141,7 @@ def _lineage(round_: RunRound, choice: Choice) -> dict[str, object]:
 
 BUILD = Stage(
     "07-build",
-    needs=("00-describe", "02-rank", "06-search"),
+    needs=("00-describe", "02-rank", "05-cost", "06-search"),
     settings=("build", "library", "calibrate"),
     body=_body,
     texts=(calibration_ids,),

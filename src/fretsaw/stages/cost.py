@@ -47,6 +47,8 @@ def _body(round_: RunRound, folder: Path) -> None:
         _priced(round_, serve, library=library, number=number, folder=folder)
         for number, serve in enumerate(round_.settings.search.budget.serve)
     ]
+    if not priced:
+        return
     _write_lines(folder / PRICES, (price.to_json() for one in priced for price in one.prices))
     write_json(folder / DEMANDS, [[a.to_json() for a in one.alternatives] for one in priced])
 
@@ -126,7 +128,7 @@ def parent_of(round_: RunRound) -> Parent:
 COST = Stage(
     "05-cost",
     needs=("00-describe", "03-library"),
-    settings=("search", "library", "compute"),
+    settings=("search.budget", "library", "compute"),
     body=_body,
 )
 
@@ -134,6 +136,8 @@ COST = Stage(
 def read_priced(round_: RunRound) -> list[Priced]:
     """What a finished `cost` wrote of each demand of its round."""
     folder = round_.result(COST.name)
+    if not round_.settings.search.budget.serve:
+        return []
     prices = read_lines(folder / PRICES, Price.from_json)
     data = json.loads((folder / DEMANDS).read_text(encoding="utf-8"))
     priced = []

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,8 @@ class Stage:
     Attributes:
         name: Folder name, such as ``04-score``.
         needs: Folder names of the stages of the same round that it reads.
-        settings: Names of the recipe sections that change its result.
+        settings: Names of the recipe sections that change its result, such as ``score`` or
+            ``search.budget``.
         body: Fills a folder; finds what an earlier, killed attempt has left there.
         texts: What gives the token ids that it reads.
     """
@@ -204,7 +206,7 @@ def _inputs(stage: Stage, round_: RunRound) -> dict[str, Any]:
         before = RunRound(round_.run, round_.number - 1)
         inputs["model"] = stage_digest(before.result("08-distill"))
     for name in stage.settings:
-        section = recipe.compute if name == "compute" else getattr(settings, name)
+        section = recipe.compute if name == "compute" else attrgetter(name)(settings)
         inputs[f"recipe.{name}"] = section.model_dump(mode="json")
     if stage.texts:
         inputs["recipe.data"] = recipe.data.model_dump(mode="json")
@@ -259,10 +261,11 @@ def _open_partial(final: Path, inputs: Mapping[str, Any], *, round_: RunRound) -
     if _read_json(started) == inputs:
         reporter.say(f"{final.name}: going on where an earlier run stopped")
         return partial
-    if partial.exists():
+    # A run killed between making the folder and writing what it started from has left nothing.
+    if partial.exists() and any(not p.name.startswith(STARTED) for p in partial.iterdir()):
         reporter.warn(f"{final.name}: what an earlier run left had other inputs; moved aside")
         _move_aside(partial, round_.run.folder)
-    partial.mkdir(parents=True)
+    partial.mkdir(parents=True, exist_ok=True)
     write_json(started, inputs)
     return partial
 
@@ -277,7 +280,7 @@ def _read_json(file: Path) -> object:
 
 def _finish(partial: Path, final: Path, *, inputs: Mapping[str, Any], seconds: float) -> None:
     """Write the manifest and give the folder its name; a kill at any point costs nothing."""
-    ours = (partial / STARTED, partial / MANIFEST)
+    ours = [partial / (name + end) for name in (STARTED, MANIFEST) for end in ("", ".new")]
     files = (p for p in partial.rglob("*") if p.is_file() and p not in ours)
     results = {str(p.relative_to(partial)): hash_file(p) for p in sorted(files)}
     manifest = {

@@ -13,6 +13,7 @@ from fretsaw.report.summary import Summary, SummaryLine
 from fretsaw.stages.build import CHILD
 from fretsaw.stages.distill import RESULT
 from fretsaw.stages.run import Run, RunRound, read_manifest
+from fretsaw.stages.speedup import read_speedups
 
 STAGES = (
     "00-describe",
@@ -51,7 +52,8 @@ def summarize(run: Run) -> Summary:
             )
         )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Summary(tuple(lines), child, run.folder, peak)
+    served = read_speedups(round_.result("07-build"))
+    return Summary(tuple(lines), child, run.folder, peak, tuple(served))
 
 
 def read_result(round_: RunRound) -> dict[str, Any]:
