@@ -11,8 +11,8 @@ modules around them that they only mention.
 Parent and child: Super-120B, and a shape like Puzzle-75B's (tests/data/configs).
 
 Not run: the names of the prediction head in Megatron-Bridge, which it looks up from its own side;
-its reader of unequal blocks, which is in no released wheel (PR #5265); TensorRT-LLM, whose wheel was
-not looked into; any loading of weights.
+its reader of unequal blocks, which is in no released wheel (PR #5265); TensorRT-LLM, whose wheel
+was not looked into; any loading of weights.
 """
 
 from __future__ import annotations

@@ -87,6 +87,20 @@ def test_a_head_that_transformers_leaves_random_is_a_fault(pico: Path) -> None:
     assert "transformers finds no weights for lm_head.weight" in fault.message
 
 
+def test_what_keeps_nobody_from_opening_it_does_not_keep_us(pico: Path) -> None:
+    tensors = load_file(pico / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].float()
+    tensors = {name.replace("backbone.", "model."): tensor for name, tensor in tensors.items()}
+    save_file(tensors, pico / "model.safetensors", metadata={"format": "pt"})
+    (pico / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+
+    result = verify(pico)
+
+    said = {check.name: len(check.faults) for check in result.checks if check.faults}
+    assert said == {"no code": 1, "dtypes": 1, "names": 1}
+    assert len(result.texts) == len(PROMPTS)
+
+
 def test_logits_that_are_not_finite_are_a_fault(pico: Path) -> None:
     tensors = load_file(pico / "model.safetensors")
     tensors["backbone.norm_f.weight"][0] = torch.inf

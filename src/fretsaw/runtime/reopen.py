@@ -71,6 +71,7 @@ def reopen(folder: Path, *, allow_code: bool) -> Reopened:
         dtype=torch.float32,
         trust_remote_code=allow_code,
         local_files_only=True,
+        use_safetensors=True,
         output_loading_info=True,
     )
     undo_time_step_clamp(model)

@@ -36,6 +36,9 @@ PROMPTS = (
 NUM_TOKENS = 16
 NAME = "greedy text"
 FLOAT32_BYTES = 4
+NO_HINDRANCE = ("no code", "names", "dtypes")
+"""Checks whose faults do not keep transformers from opening the folder."""
+
 PACKED = "U8"
 """Dtype of which a byte holds two numbers."""
 
@@ -69,16 +72,21 @@ def verify(
 def _with_formats(result: Verification) -> Verification:
     """With what a quantised checkpoint of a known family says about itself."""
     if result.family and is_quantised(result.folder, read_config(result.folder)):
-        if result.faults:
+        if _is_hindered(result):
             return result.with_check(Check("number formats", not_run=FAULTS_FIRST))
         for check in quantised_checks(result.folder):
             result = result.with_check(check)
     return result
 
 
+def _is_hindered(result: Verification) -> bool:
+    """Whether a fault so far keeps the folder from being opened."""
+    return any(check.faults for check in result.checks if check.name not in NO_HINDRANCE)
+
+
 def _reason_against(path: Path, result: Verification, *, allow_code: bool) -> str:
     """Why no text can be generated; empty if it can."""
-    if result.faults:
+    if _is_hindered(result):
         return FAULTS_FIRST
     config = read_config(path)
     if is_quantised(path, config) and not result.family:
