@@ -82,6 +82,8 @@ def _write_child(folder: Path, source: Path, moe_sizes: Iterable[tuple[int, int]
         repaired=lambda block, pattern, bound: None,
         shard_bytes=4_000_000,
     )
+    for code in folder.glob("*.py"):
+        code.write_text('raise SystemExit("code of the folder was run")')
 
 
 def _prompts(folder: Path) -> list[list[int]]:

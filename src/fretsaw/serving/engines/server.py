@@ -196,9 +196,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def closed_loop(
     prompts: Sequence[Prompt], *, concurrency: int, do: Callable[[Prompt], Timing]
 ) -> tuple[Timing, ...]:
-    """Ask all prompts, at most `concurrency` at a time, the next as soon as one is done."""
-    with ThreadPoolExecutor(concurrency) as pool:
+    """Ask all prompts, at most `concurrency` at a time, the next as soon as one is done.
+
+    An error, or the user's interruption, does not wait for the requests that are still running.
+    """
+    pool = ThreadPoolExecutor(concurrency)
+    try:
         return tuple(pool.map(do, prompts))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def group_peak_bytes(leader: int) -> int | None:
