@@ -124,7 +124,9 @@ def plan(
         )
         outlooks.append(NamedOutlook(_name(path), outlook(shape, setting), setting))
     first = outlooks[0]
-    verdict = requirement and judge(first.outlook.shape, first.setting, requirement=requirement)
+    verdict = (
+        judge(first.outlook.shape, first.setting, requirement=requirement) if requirement else None
+    )
     return ServingPlan(
         tuple(outlooks),
         options.engine,
