@@ -25,7 +25,8 @@ from fretsaw.quant.plan import plan_export
 from fretsaw.runtime.fake import fake_quantized
 from fretsaw.runtime.load import load_model
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.quantize import QuantizeOptions, precision_of, quantize
+from fretsaw.stages.quantize import quantize
+from fretsaw.stages.quantize_options import QuantizeOptions, precision_of
 from fretsaw.train.data import load_split
 from fretsaw.train.metrics import HeldOut
 from fretsaw.train.packing import load_tokenizer, pack

@@ -18,7 +18,8 @@ from fretsaw.stages.estimate import estimate_run
 from fretsaw.stages.export import export
 from fretsaw.stages.plan import PlanOptions, plan
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.quantize import QuantizeOptions, quantize
+from fretsaw.stages.quantize import quantize
+from fretsaw.stages.quantize_options import QuantizeOptions
 from fretsaw.stages.serve import ServeOptions, serve
 from fretsaw.stages.verify import verify
 

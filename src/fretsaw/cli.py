@@ -226,8 +226,9 @@ def verify(
 
 
 To = Annotated[
-    str, typer.Option("--to", help="fp8, nvfp4, nvfp4-w4a16, or a YAML file with your own.")
+    str, typer.Option("--to", help="fp8, nvfp4, nvfp4-w4a16, auto, or your own YAML file.")
 ]
+Bits = Annotated[float | None, typer.Option("--bits", help="Per weight, for --to auto: 4.75.")]
 NewFolder = Annotated[Path, typer.Option("--out", help="New checkpoint folder.")]
 CalibrationText = Annotated[
     Path | None, typer.Option("--text", help="Text that the scales of activations are found on.")
@@ -260,6 +261,7 @@ def quantize(
     *,
     out: NewFolder,
     to: To = "nvfp4",
+    bits: Bits = None,
     text: CalibrationText = None,
     method: ScaleMethod = "max",
     layout: LayoutOption = "modelopt",
@@ -279,8 +281,8 @@ def quantize(
     """Write a checkpoint in FP8 or NVFP4, as vLLM, SGLang and TensorRT-LLM read it."""
     given = dict(locals())
     from fretsaw.report.quantized import print_quantized  # noqa: PLC0415
-    from fretsaw.stages.quantize import QuantizeOptions  # noqa: PLC0415
     from fretsaw.stages.quantize import quantize as run  # noqa: PLC0415
+    from fretsaw.stages.quantize_options import QuantizeOptions  # noqa: PLC0415
 
     names = {f.name for f in fields(QuantizeOptions)}
     options = QuantizeOptions(**{k: v for k, v in given.items() if k in names})

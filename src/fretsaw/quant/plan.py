@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import Planned
-from fretsaw.core.precision import LINEAR, QUANTISED, Precision, WeightKind, kind_of
+from fretsaw.core.precision import LINEAR, QUANTISED, Precision, WeightKind, kind_of, num_bytes
 from fretsaw.errors import RecipeError, ShapeError
 from fretsaw.families import Row
 from fretsaw.families.mixers import KV_SCALES
@@ -162,6 +162,15 @@ def format_of_row(row: Row, precision: Precision) -> str:
 def _group(row: Row, kind: WeightKind, *, bound: Mapping[str, int]) -> Group:
     """What engines fuse into one product: weights of a block and kind that read the same."""
     return (row.part, row.block, kind, row.tensor.axes[-1], tuple(bound.items()))
+
+
+def row_bytes(row: Row, number_format: str) -> int:
+    """Bytes of a row's weights in a format, scales of weights and inputs included."""
+    shape = row.tensor.shape(row.sizes)
+    if number_format not in QUANTISED:
+        return round(num_bytes(row.tensor.numel(row.sizes), number_format))
+    parts = parts_of("", shape, number_format=number_format, layout="modelopt", has_inputs=True)
+    return row.tensor.copies(row.sizes) * sum(part.num_bytes for part in parts.values())
 
 
 def parts_of(

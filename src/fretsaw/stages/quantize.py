@@ -8,109 +8,33 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from fretsaw.checkpoint.lineage import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import Planned, need_disk, write_json
-from fretsaw.core.precision import PRESETS, Precision, precision_from, preset
+from fretsaw.core.precision import Precision
 from fretsaw.core.units import parse_bytes
-from fretsaw.errors import CheckpointError, RecipeError, RunError
-from fretsaw.families.quantised import LAYOUTS, LayoutName
+from fretsaw.errors import CheckpointError, DataError, RunError
 from fretsaw.quant.calibrate import Activations
-from fretsaw.quant.export import ExportSettings, Method, check_calibrated, write_quantized
+from fretsaw.quant.export import ExportSettings, check_calibrated, write_quantized
 from fretsaw.quant.plan import ExportPlan, plan_export
 from fretsaw.quant.reader import QuantizedCheckpoint, dequantized
 from fretsaw.report.quantized import Quantized
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
 from fretsaw.stages.progress import Reporter
+from fretsaw.stages.quantize_options import AUTO, QuantizeOptions, precision_of
+from fretsaw.stages.quantized_formats import choose_precision
 from fretsaw.stages.quantized_healing import HEALED, HealingOptions, heal_quantized
 from fretsaw.train.data import load_split
 from fretsaw.train.packing import load_tokenizer, pack
 
-Dtype = Literal["float32", "bfloat16"]
-
 CALIBRATION = "fretsaw_calibration.json"
 STARTED = "started.json"
-
-
-@dataclass(frozen=True)
-class QuantizeOptions:
-    """How a checkpoint is quantised.
-
-    Attributes:
-        to: Name of a precision, or a YAML file with one's own (kind of weight: format).
-        text: What activations are measured on: a file, a folder of files, or a data set.
-        text_key: Column that holds the text.
-        method: How block scales of NVFP4 weights are chosen.
-        layout: Whose names and keys.
-        kv: Format of the KV cache in place of the precision's.
-        is_power_of_two_cache: KV scales are rounded up to powers of two.
-        sequences: Of calibration text, at most.
-        sequence_length: Tokens in each.
-        batch_sequences: Sequences that run at a time.
-        min_tokens: Routed tokens that an expert needs for a scale of its own.
-        percentile: Share of magnitudes, in percent, that input scales cover; all if not given.
-        dtype: Of the running blocks.
-        shard_bytes: Size of a file.
-        seed: Of the order of text.
-        teacher: Checkpoint in full precision that the weights learn from under rounding, before
-            they are written; none: they are rounded as they are.
-        heal_tokens: Of that learning.
-        heal_sequence_length: Tokens in each sequence of it.
-        heal_batch_size: Sequences in each of its steps.
-        learning_rate: Its peak rate; found by a probe if not given.
-    """
-
-    to: str = "nvfp4"
-    text: Path | None = None
-    text_key: str = "text"
-    method: Method = "max"
-    layout: LayoutName = "modelopt"
-    kv: str | None = None
-    is_power_of_two_cache: bool = False
-    sequences: int = 256
-    sequence_length: int = 4096
-    batch_sequences: int = 1
-    min_tokens: int = 32
-    percentile: float | None = None
-    dtype: Dtype = "float32"
-    shard_bytes: int | str = "5GB"
-    seed: int = 0
-    teacher: Path | None = None
-    heal_tokens: int = 1_000_000
-    heal_sequence_length: int = 1024
-    heal_batch_size: int = 8
-    learning_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse words that mean nothing, and shares that are none."""
-        for name, value, known in (
-            ("method", self.method, get_args(Method)),
-            ("layout", self.layout, LAYOUTS),
-            ("dtype", self.dtype, get_args(Dtype)),
-            ("kv", self.kv, (None, "fp8", "bf16", "fp16")),
-        ):
-            if value not in known:
-                options = ", ".join(k for k in known if k)
-                raise RecipeError(f"{name} is {value!r}", f"one of {options} was expected")
-        if self.percentile is not None and not 0 < self.percentile <= 100:  # noqa: PLR2004
-            raise RecipeError(f"percentile is {self.percentile}", "give one in (0, 100]")
-        if self.teacher is not None and (self.text is None or self.method != "max"):
-            raise RecipeError(
-                "a teacher needs text, and scales by largest magnitudes, under which is learned",
-                "give --text, and no --method mse",
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
 
 def quantize(
@@ -136,16 +60,22 @@ def quantize(
     """
     options, reporter = options or QuantizeOptions(), reporter or Reporter()
     source = _source(child)
-    precision = precision_of(options)
-    plan = plan_export(source, precision, layout=options.layout)
-    if options.text is None:
-        check_calibrated(plan, None)
+    precision = None if options.to == AUTO else precision_of(options)
+    if precision is not None:
+        plan = plan_export(source, precision, layout=options.layout)
+        if options.text is None:
+            check_calibrated(plan, None)
+        need_disk(out, plan.num_bytes)
     if out.exists():
         raise RunError(f"{out} is there already", "give another --out, or remove it")
-    need_disk(out, plan.num_bytes)
     started = {"source": _fingerprint(source), "options": options.to_json()}
     with _private_folder(out, started) as folder:
         activations = _activations(source, options, folder=folder, reporter=reporter)
+        if precision is None:
+            precision = _chosen(
+                source, options, activations=activations, folder=folder, reporter=reporter
+            )
+            plan = plan_export(source, precision, layout=options.layout)
         weights = source
         if activations is not None and options.teacher is not None:
             weights = _healed(
@@ -160,25 +90,6 @@ def quantize(
         _check(folder, plan)
         _tidy(folder)
     return _told(out, precision, plan=plan, source=source, activations=activations)
-
-
-def precision_of(options: QuantizeOptions) -> Precision:
-    """The precision that the options name.
-
-    Raises:
-        RecipeError: there is none of that name, or the file does not hold one.
-    """
-    file = Path(options.to)
-    if options.to in PRESETS or file.suffix not in (".yaml", ".yml"):
-        found = preset(options.to)
-    else:
-        if not file.is_file():
-            raise RecipeError(f"{file} does not exist", f"or take {', '.join(PRESETS)}")
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if not isinstance(data, dict):
-            raise RecipeError(f"{file} holds no precision", "e.g. one line: `experts: nvfp4`")
-        found = precision_from(data, name=file.stem)
-    return found.with_caches(kv=options.kv)
 
 
 def _source(child: Path) -> Checkpoint:
@@ -236,11 +147,42 @@ def _activations(
         percentile=options.percentile,
         dtype=getattr(torch, options.dtype),
     )
-    batches = _ids(source, options).split(options.batch_sequences)
+    ids = _ids(source, options)[: options.sequences]
+    batches = ids.split(options.batch_sequences)
     with reporter.progress("calibrated blocks", source.shape.num_blocks) as advance:
         found = measure_activations(source, batches, settings=settings, on_block=advance)
     write_json(file, found.to_json())
     return found
+
+
+def _chosen(
+    source: Checkpoint,
+    options: QuantizeOptions,
+    *,
+    activations: Activations | None,
+    folder: Path,
+    reporter: Reporter,
+) -> Precision:
+    """Formats by sensitivity, judged on calibration text that no scale came from."""
+    assert activations is not None
+    assert options.bits is not None
+    ids = _ids(source, options)
+    judged = ids[options.sequences :]
+    if not len(judged):
+        raise DataError(
+            f"the text has {len(ids)} sequences; {options.sequences} go to the scales, and --to "
+            "auto judges on others",
+            "give more text, or fewer --sequences",
+        )
+    return choose_precision(
+        source,
+        judged,
+        activations=activations,
+        bits=options.bits,
+        kv=options.kv or "fp8",
+        folder=folder,
+        reporter=reporter,
+    )
 
 
 def _ids(source: Checkpoint, options: QuantizeOptions) -> Tensor:
@@ -248,7 +190,7 @@ def _ids(source: Checkpoint, options: QuantizeOptions) -> Tensor:
     return pack(
         load_split(options.text, "calibration", text_key=options.text_key),
         load_tokenizer(source.folder),
-        num_sequences=options.sequences,
+        num_sequences=options.sequences + (options.judge_sequences if options.bits else 0),
         sequence_length=options.sequence_length,
         seed=options.seed,
         vocab_size=source.shape.sizes["vocab"],

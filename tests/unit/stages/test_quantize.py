@@ -15,7 +15,15 @@ import torch
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import Planned
 from fretsaw.cli import main
-from fretsaw.errors import CheckpointError, DataError, FretsawError, RecipeError, RunError
+from fretsaw.core.precision import kind_of
+from fretsaw.errors import (
+    CheckpointError,
+    DataError,
+    FretsawError,
+    InfeasibleError,
+    RecipeError,
+    RunError,
+)
 from fretsaw.quant import export
 from fretsaw.quant.formats import Fp8, quantize_fp8
 from fretsaw.quant.reader import QuantizedCheckpoint
@@ -24,7 +32,9 @@ from fretsaw.runtime.fake import fake_quantized
 from fretsaw.runtime.load import load_model
 from fretsaw.stages import quantize as stage
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.quantize import CALIBRATION, QuantizeOptions, precision_of, quantize
+from fretsaw.stages.quantize import CALIBRATION, quantize
+from fretsaw.stages.quantize_options import QuantizeOptions, precision_of
+from fretsaw.stages.quantized_formats import FORMATS_FILE
 from fretsaw.train.metrics import evaluate_kl
 from tests.pico import write_pico_checkpoint
 
@@ -242,6 +252,41 @@ def test_a_teacher_needs_text_and_the_scales_that_are_learned_under(
 def test_words_that_mean_nothing_are_refused(folder: Path, name: str, value: object) -> None:
     with pytest.raises(RecipeError, match=name):
         options(folder, **{name: value})
+
+
+def test_formats_by_sensitivity(folder: Path, tmp_path: Path) -> None:
+    """The bits that were asked for, and nearer to the model than one format for all of a kind."""
+    auto = options(folder, to="auto", bits=8.1, kv="bf16", judge_sequences=8)
+    quantize(folder / "even", out=tmp_path / "auto", options=auto, reporter=QUIET)
+    found = QuantizedCheckpoint(tmp_path / "auto")
+    told = json.loads((tmp_path / "auto" / FORMATS_FILE).read_text())
+    assert told["bits"] <= 8.1
+    chosen = {(o["block"], o["kind"]): o["number_format"] for o in told["chosen"]}
+    assert len(set(chosen.values())) > 1
+    for name, row in found.matrices:
+        if row.part == "block":
+            assert row.block is not None
+            expected = chosen[row.block, kind_of(row.tensor, part=row.part)]
+            assert found.formats.get(name, "bf16") == expected
+    wide = json.loads((tmp_path / "auto" / FORMATS_FILE).read_text())["options"]
+    by_place = {(o["block"], o["kind"], o["number_format"]): o["kl"] for o in wide}
+    places = {(block, kind) for block, kind, _ in by_place}
+    assert all(by_place[*p, "fp8"] < by_place[*p, "nvfp4"] for p in places)
+    assert all(by_place[*p, "bf16"] == 0 for p in places)
+
+
+def test_fewer_bits_than_there_are_formats_for(folder: Path, tmp_path: Path) -> None:
+    auto = options(folder, to="auto", bits=3.0)
+    with pytest.raises(InfeasibleError, match="no choice of formats fits"):
+        quantize(folder / "even", out=tmp_path / "auto", options=auto, reporter=QUIET)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"to": "auto"}, {"bits": 5.0}, {"to": "auto", "bits": 5.0, "text": None}]
+)
+def test_auto_needs_bits_and_text(folder: Path, changes: dict[str, object]) -> None:
+    with pytest.raises(RecipeError, match="bits"):
+        options(folder, **changes)
 
 
 def test_ones_own_precision(folder: Path, tmp_path: Path) -> None:

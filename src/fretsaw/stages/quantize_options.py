@@ -1,0 +1,119 @@
+"""How a checkpoint is quantised: plain settings, refused where they cannot be meant."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+from fretsaw.core.precision import PRESETS, Precision, precision_from, preset
+from fretsaw.errors import RecipeError
+from fretsaw.families.quantised import LAYOUTS, LayoutName
+from fretsaw.quant.export import Method
+
+Dtype = Literal["float32", "bfloat16"]
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """How a checkpoint is quantised.
+
+    Attributes:
+        to: Name of a precision, a YAML file with one's own (kind of weight: format), or ``auto``:
+            for each block and kind what costs least at an average of `bits`.
+        bits: Per weight of the blocks' linear maps, for ``auto``.
+        judge_sequences: Calibration text that ``auto`` judges on, beside that of `sequences`.
+        text: What activations are measured on: a file, a folder of files, or a data set.
+        text_key: Column that holds the text.
+        method: How block scales of NVFP4 weights are chosen.
+        layout: Whose names and keys.
+        kv: Format of the KV cache in place of the precision's.
+        is_power_of_two_cache: KV scales are rounded up to powers of two.
+        sequences: Of calibration text, at most.
+        sequence_length: Tokens in each.
+        batch_sequences: Sequences that run at a time.
+        min_tokens: Routed tokens that an expert needs for a scale of its own.
+        percentile: Share of magnitudes, in percent, that input scales cover; all if not given.
+        dtype: Of the running blocks.
+        shard_bytes: Size of a file.
+        seed: Of the order of text.
+        teacher: Checkpoint in full precision that the weights learn from under rounding, before
+            they are written; none: they are rounded as they are.
+        heal_tokens: Of that learning.
+        heal_sequence_length: Tokens in each sequence of it.
+        heal_batch_size: Sequences in each of its steps.
+        learning_rate: Its peak rate; found by a probe if not given.
+    """
+
+    to: str = "nvfp4"
+    bits: float | None = None
+    judge_sequences: int = 16
+    text: Path | None = None
+    text_key: str = "text"
+    method: Method = "max"
+    layout: LayoutName = "modelopt"
+    kv: str | None = None
+    is_power_of_two_cache: bool = False
+    sequences: int = 256
+    sequence_length: int = 4096
+    batch_sequences: int = 1
+    min_tokens: int = 32
+    percentile: float | None = None
+    dtype: Dtype = "float32"
+    shard_bytes: int | str = "5GB"
+    seed: int = 0
+    teacher: Path | None = None
+    heal_tokens: int = 1_000_000
+    heal_sequence_length: int = 1024
+    heal_batch_size: int = 8
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing, and shares that are none."""
+        for name, value, known in (
+            ("method", self.method, get_args(Method)),
+            ("layout", self.layout, LAYOUTS),
+            ("dtype", self.dtype, get_args(Dtype)),
+            ("kv", self.kv, (None, "fp8", "bf16", "fp16")),
+        ):
+            if value not in known:
+                options = ", ".join(k for k in known if k)
+                raise RecipeError(f"{name} is {value!r}", f"one of {options} was expected")
+        if self.percentile is not None and not 0 < self.percentile <= 100:  # noqa: PLR2004
+            raise RecipeError(f"percentile is {self.percentile}", "give one in (0, 100]")
+        if (self.to == AUTO) != (self.bits is not None) or (self.to == AUTO and self.text is None):
+            raise RecipeError(
+                f"to is {self.to!r}, bits {self.bits}, text {self.text}",
+                "--to auto goes with --bits, such as 4.75, and --text; nothing else takes --bits",
+            )
+        if self.teacher is not None and (self.text is None or self.method != "max"):
+            raise RecipeError(
+                "a teacher needs text, and scales by largest magnitudes, under which is learned",
+                "give --text, and no --method mse",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
+
+
+def precision_of(options: QuantizeOptions) -> Precision:
+    """The precision that the options name.
+
+    Raises:
+        RecipeError: there is none of that name, or the file does not hold one.
+    """
+    file = Path(options.to)
+    if options.to in PRESETS or file.suffix not in (".yaml", ".yml"):
+        found = preset(options.to)
+    else:
+        if not file.is_file():
+            raise RecipeError(f"{file} does not exist", f"or take {', '.join(PRESETS)}")
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise RecipeError(f"{file} holds no precision", "e.g. one line: `experts: nvfp4`")
+        found = precision_from(data, name=file.stem)
+    return found.with_caches(kv=options.kv)
