@@ -28,8 +28,11 @@ AXES = ("ffn", "top_k", "state", "kv_head")
 SMALL_CUT = 0.1
 """A cut by which an axis' worth is told, per percent; at least one unit."""
 
-HALVINGS = 20
-"""Of the interval of sequences: to a millionth of it."""
+NEAR = 1 + 1e-5
+"""Sequences, or speeds, in this ratio count as equal."""
+
+INSIDE = 0.02
+"""Least share of an interval that a step of false position takes off."""
 
 
 @dataclass(frozen=True)
@@ -186,18 +189,21 @@ def at_speed(shape: ModelShape, setting: Setting, *, layout: Layout) -> Point | 
     def at(sequences: float) -> Point:
         return point(shape, setting.node, workload=workload, pricer=pricer, sequences=sequences)
 
-    low, high = 1.0, float(held.sequences_per_group * layout.dp)
-    if high < low or at(low).user_tokens_per_s < speed:
+    low, high = at(1.0), at(max(1.0, float(held.sequences_per_group * layout.dp)))
+    if not held.sequences_per_group or low.user_tokens_per_s < speed:
         return None
-    if at(high).user_tokens_per_s >= speed:
-        return at(high)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if at(middle).user_tokens_per_s >= speed:
+    if high.user_tokens_per_s >= speed:
+        return high
+    while high.sequences > NEAR * low.sequences and low.user_tokens_per_s > NEAR * speed:
+        # The time of a token is nearly a line in the sequences: false position, kept inside.
+        slow, fast = 1 / high.user_tokens_per_s, 1 / low.user_tokens_per_s
+        share = min(max((1 / speed - fast) / (slow - fast), INSIDE), 1 - INSIDE)
+        middle = at(low.sequences + share * (high.sequences - low.sequences))
+        if middle.user_tokens_per_s >= speed:
             low = middle
         else:
             high = middle
-    return at(low)
+    return low
 
 
 def _worth(shape: ModelShape, setting: Setting, *, at: Point) -> dict[str, float]:
