@@ -18,7 +18,7 @@ from fretsaw.cost.measure import points_to_measure
 from fretsaw.cost.memory import costs_by_block
 from fretsaw.recipe.sections import Serve
 from fretsaw.runtime.machine import measure_machine
-from fretsaw.runtime.timing import Subject
+from fretsaw.runtime.timing import Effort, Subject
 from fretsaw.serving.alternatives import TENSOR_TABLE, Alternative, Price, block_key
 from fretsaw.serving.demand import Demand
 from fretsaw.solver.mip import Problem
@@ -35,6 +35,11 @@ DEMANDS = "demands.json"
 HARDWARE = "this-machine.json"
 MARGINS = "margins-{}.json"
 """Of each demand on this machine, by its number."""
+
+CORNERS = 2
+"""Values of each size that are measured: what lies between is a line in bytes and FLOPs."""
+
+EFFORT = Effort(seconds=1.5)
 
 MEASURED = "measured.jsonl"
 """Of the whole run: what one round has measured, later ones need not."""
@@ -94,11 +99,14 @@ def _priced_here(
     hardware = measure_machine().hardware
     write_json(folder / HARDWARE, asdict(hardware))
     demand = demand_here(serve, parent, hardware=hardware, dtype=compute.dtype)
-    own = [block for block, _ in parent.shape.distinct]
+    own = (block for block, _ in parent.shape.distinct)
+    forms = (v.apply(library.shape.blocks[v.block]) for v in library.usable)
     prices = MachinePrices(
         Subject(parent.shape, parent.config, getattr(torch, compute.dtype)),
         round_.run.folder / MEASURED,
-        blocks=own,
+        blocks=points_to_measure([*own, *forms], nodes=CORNERS),
+        precision=demand.precision,
+        effort=EFFORT,
         on_step=lambda step: say(f"  measuring {step_text(step)}"),
     )
     if demand.workload is not None:
@@ -107,16 +115,12 @@ def _priced_here(
         for line in margins.told():
             say(f"  {line}")
         prices = prices.corrected(margins)
-    forms = (v.apply(library.shape.blocks[v.block]) for v in library.usable)
-    form_prices = prices.over(points_to_measure([*own, *forms]))
-    return price_demand(
-        demand,
-        library,
-        number=number,
-        parent=parent.shape,
-        prices_of=lambda _: prices,
-        form_prices_of=lambda _: form_prices,
+    priced = price_demand(
+        demand, library, number=number, parent=parent.shape, prices_of=lambda _: prices
     )
+    for line in prices.told():
+        say(f"  {line}")
+    return priced
 
 
 def parent_of(round_: RunRound) -> Parent:

@@ -155,7 +155,6 @@ def price_demand(
     number: int,
     parent: ModelShape,
     prices_of: PricesOf,
-    form_prices_of: PricesOf | None = None,
 ) -> Priced:
     """Price every form of every block of a library under each layout of a demand.
 
@@ -164,20 +163,18 @@ def price_demand(
         library: The model that is cut, and its variants.
         number: Of the demand in the recipe, from 0.
         parent: The original parent.
-        prices_of: Of the parent.
-        form_prices_of: Of the library's forms, if others.
+        prices_of: Of the parent and of every form.
 
     Raises:
         InfeasibleError: no model of the library can meet it.
     """
-    form_prices_of = form_prices_of or prices_of
     target = target_of(demand, parent, prices_of=prices_of)
-    alternatives = alternatives_of(target, number=number, parent=parent, prices_of=form_prices_of)
+    alternatives = alternatives_of(target, number=number, parent=parent, prices_of=prices_of)
     forms = [v.apply(library.shape.blocks[v.block]) for v in library.usable]
     prices = [
         price
         for one in alternatives
-        for price in one.price(forms, shape=library.shape, prices=form_prices_of(one.layout))
+        for price in one.price(forms, shape=library.shape, prices=prices_of(one.layout))
     ]
-    kept = reachable(alternatives, library, prices=prices, prices_of=form_prices_of)
+    kept = reachable(alternatives, library, prices=prices, prices_of=prices_of)
     return Priced(kept, prices)

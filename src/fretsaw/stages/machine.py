@@ -9,16 +9,15 @@ from typing import Any
 
 from transformers import NemotronHForCausalLM
 
+from fretsaw.core.precision import Precision
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.units import format_latency
+from fretsaw.cost.fitted import FittedKind, fit_kind
 from fretsaw.cost.kernels import Step
 from fretsaw.cost.measure import PROVIDER, MeasuredTable
 from fretsaw.runtime.timing import Effort, Subject, measure, time_model
 from fretsaw.serving.demand import Demand, best_load
 from fretsaw.serving.frontier import prefill_steps
-
-PASSES = 2
-"""Measurements of each thing, one pass over all after another: a machine's speed drifts."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ NO_MARGINS = Margins()
 
 
 class MachinePrices:
-    """Prices of blocks on this machine, linear between measured batches.
+    """Prices of blocks on this machine, fitted to measured forms, linear between whole batches.
 
     Each step is measured for all of `blocks` the first time that it is asked for.
     """
@@ -101,6 +100,7 @@ class MachinePrices:
         path: Path,
         *,
         blocks: Sequence[Block],
+        precision: Precision,
         margins: Margins = NO_MARGINS,
         effort: Effort | None = None,
         on_step: Callable[[Step], None] = lambda _: None,
@@ -110,26 +110,30 @@ class MachinePrices:
         Args:
             subject: The model whose parts are measured.
             path: File of all measurements, to which new ones are appended.
-            blocks: Forms between which all that will be asked for lie.
+            blocks: Forms that are measured; all that will be asked for are of their kinds.
+            precision: Number formats.
             margins: Corrections.
             effort: Of each measurement.
             on_step: Told of each step before it is measured.
         """
         self.subject, self.path, self.blocks = subject, path, blocks
-        self.margins, self.effort, self.on_step = margins, effort, on_step
-        self._table: MeasuredTable | None = None
-        self._ready: set[Step] = set()
+        self.precision, self.margins = precision, margins
+        self.effort, self.on_step = effort, on_step
+        self._tables: dict[Step, MeasuredTable] = {}
+        self._fits: dict[tuple[tuple[str, ...], Step], FittedKind] = {}
 
     def block_seconds(self, block: Block, *, step: Step) -> float:
         """Seconds of one residual block."""
+        if block.mixer == "none":
+            return 0.0
         step = _whole_context(step)
-        seconds = self._measured(step).block_seconds(block, step=step)
+        seconds = _between(step, lambda node: self._fit(block, node).seconds(block))
         return self.margins.of(step).apply(seconds, is_whole=False)
 
     def fixed_seconds(self, shape: ModelShape, *, step: Step) -> float:
         """Seconds of what is no block."""
         step = _whole_context(step)
-        seconds = self._measured(step).fixed_seconds(shape, step=step)
+        seconds = _between(step, lambda node: self._measured(node).fixed_seconds(shape, step=node))
         return self.margins.of(step).apply(seconds, is_whole=True)
 
     def step_seconds(self, shape: ModelShape, *, step: Step) -> float:
@@ -143,37 +147,59 @@ class MachinePrices:
 
     def corrected(self, margins: Margins) -> MachinePrices:
         """The same with corrections."""
-        return self._with(self.blocks, margins)
-
-    def over(self, blocks: Sequence[Block]) -> MachinePrices:
-        """The same for other forms."""
-        return self._with(blocks, self.margins)
-
-    def _with(self, blocks: Sequence[Block], margins: Margins) -> MachinePrices:
-        return MachinePrices(
+        other = MachinePrices(
             self.subject,
             self.path,
-            blocks=blocks,
+            blocks=self.blocks,
+            precision=self.precision,
             margins=margins,
             effort=self.effort,
             on_step=self.on_step,
         )
+        other._tables, other._fits = self._tables, self._fits
+        return other
 
-    def _measured(self, step: Step) -> MeasuredTable:
-        for node in nodes(step):
-            if node not in self._ready or self._table is None:
-                self.on_step(node)
-                self._table = measure(
-                    self.blocks,
-                    [node],
-                    subject=self.subject,
-                    path=self.path,
-                    effort=self.effort,
-                    passes=PASSES,
-                )
-                self._ready.add(node)
-        assert self._table is not None
-        return self._table
+    def told(self) -> list[str]:
+        """How well the fits describe what was measured, a line for each kind and step."""
+        return [
+            f"{kind[0]}, {step_text(step)}: median error of the fit {fit.error:.1%}"
+            for (kind, step), fit in self._fits.items()
+        ]
+
+    def _fit(self, block: Block, node: Step) -> FittedKind:
+        """What forms of a block's kind take of a step with a whole batch."""
+        kind = _kind(block)
+        if (kind, node) not in self._fits:
+            table = self._measured(node)
+            forms = [form for form in self.blocks if _kind(form) == kind]
+            self._fits[kind, node] = fit_kind(
+                [(form, table.block_seconds(form, step=node)) for form in forms],
+                step=node,
+                precision=self.precision,
+            )
+        return self._fits[kind, node]
+
+    def _measured(self, node: Step) -> MeasuredTable:
+        if node not in self._tables:
+            self.on_step(node)
+            self._tables[node] = measure(
+                self.blocks, [node], subject=self.subject, path=self.path, effort=self.effort
+            )
+        return self._tables[node]
+
+
+def _kind(block: Block) -> tuple[str, ...]:
+    return (block.mixer, *sorted(block.values))
+
+
+def _between(step: Step, seconds: Callable[[Step], float]) -> float:
+    """Seconds at a step, linear in its sequences between those at whole batches."""
+    low, *above = nodes(step)
+    found = seconds(low)
+    for high in above:
+        share = (step.sequences - low.sequences) / (high.sequences - low.sequences)
+        found += (seconds(high) - found) * share
+    return found
 
 
 def learn_margins(prices: MachinePrices, model: NemotronHForCausalLM, *, demand: Demand) -> Margins:
