@@ -5,8 +5,8 @@
 Grid: 5 widths x 10 top-k of every MoE block, 3 states of all Mamba blocks (arXiv:2607.04371). Two
 kinds of budgets: three that follow from the tensor table, and a demand in serving terms (time of a
 token and memory of a GPU, under each layout of 8xB200) beside one of them. Two kinds of scores:
-uniform random ones, and random losses that grow with the cut, which are harder. Seconds are of the processor, all threads
-together: the machine is shared.
+uniform random ones, and random losses that grow with the cut, which are harder. Seconds are of the
+processor, because the machine is shared.
 """
 
 from __future__ import annotations
