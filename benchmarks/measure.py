@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections import defaultdict
@@ -30,6 +31,7 @@ from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.tables import append_line, read_lines
 from fretsaw.cost.kernels import Step
 from fretsaw.cost.measure import MeasuredTable, points_to_measure
+from fretsaw.errors import RunError
 from fretsaw.families import family_of
 from fretsaw.runtime.load import load_model
 from fretsaw.runtime.machine import measure_machine
@@ -171,9 +173,11 @@ def report(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     for case in cases:
         table = MeasuredTable.read(arguments.work / f"{case.name}.jsonl", case.subject.conditions())
         for (which, (shape, _)), (name, step) in product(case.models.items(), STEPS.items()):
-            if seconds := measured.get((which, name)):
-                rows.append(compare(table, shape, step=step, seconds=seconds))
-                rows[-1] |= {"model": which, "step": name}
+            try:
+                row = compare(table, shape, step=step, seconds=measured[which, name])
+                rows.append({"model": which, "step": name, **row})
+            except RunError as error:
+                print(f"{which}, {name}: not in the report: {error.message}")
     for row in rows:
         print(
             f"{row['model']:8} {row['step']:10} predicted {row['predicted_s'] * 1e3:9.2f} ms, "
@@ -185,6 +189,7 @@ def report(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "conditions": [asdict(case.subject.conditions()) for case in cases],
+        "load_average": os.getloadavg(),
         "machine": asdict(measure_machine()),
         "median_error": median,
         "rows": rows,
