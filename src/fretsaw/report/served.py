@@ -59,6 +59,7 @@ class Served:
         models: Parent first.
         matched: Child and parent at the same user speed; empty for one model.
         hardware: Of the prediction.
+        calibrated_on: Model whose points gave the constants; None for known hardware.
         setting: Threads, dtype and the like.
         is_random: Whether weights are random.
     """
@@ -68,6 +69,7 @@ class Served:
     models: tuple[ServedModel, ...]
     matched: tuple[Matched, ...]
     hardware: str
+    calibrated_on: str | None
     setting: Mapping[str, Any]
     is_random: bool
 
@@ -81,6 +83,7 @@ class Served:
             "requests_per_user": self.load.requests_per_user,
             "random_weights": self.is_random,
             "hardware": self.hardware,
+            "calibrated_on": self.calibrated_on,
             **self.setting,
             "models": [_model_json(model, self.load.workload) for model in self.models],
             "matched": [asdict(one) | {"gain": one.gain} for one in self.matched],
@@ -156,7 +159,13 @@ def print_served(served: Served, console: Console) -> None:
         + ("; random weights" if served.is_random else ""),
         soft_wrap=True,
     )
-    console.print(f"predicted: the cost model on {served.hardware}; error: of server tokens/s")
+    basis = (
+        f", constants fitted to the {served.calibrated_on} above" if served.calibrated_on else ""
+    )
+    console.print(
+        f"predicted: the cost model on {served.hardware}{basis}; error: of server tokens/s",
+        soft_wrap=True,
+    )
 
 
 def _cells(loaded: Loaded, predicted: Point) -> tuple[str, ...]:

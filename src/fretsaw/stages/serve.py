@@ -19,14 +19,16 @@ from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.cost.memory import footprint
 from fretsaw.cost.provider import pricers
+from fretsaw.cost.step import Pricer
 from fretsaw.errors import RecipeError, RunError
 from fretsaw.families import family_of
 from fretsaw.report.served import Served, ServedModel, served_svg
 from fretsaw.runtime.machine import measure_machine
+from fretsaw.serving.calibrated import calibrated_pricer
 from fretsaw.serving.engines.base import EngineSettings, Session
 from fretsaw.serving.engines.registry import engine_named
 from fretsaw.serving.frontier import Point, point
-from fretsaw.serving.load import Load, match, measure
+from fretsaw.serving.load import Load, Loaded, match, measure
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import MARKER
 
@@ -104,7 +106,7 @@ def serve(source: Path | str, *, options: ServeOptions, reporter: Reporter | Non
         loaded = measure(sessions, load, on_load=reporter.say)
         peaks = {name: session.peak_bytes() for name, session in sessions.items()}
         accepted = {name: session.acceptance_length() for name, session in sessions.items()}
-    prediction = Prediction(hardware, options, load)
+    prediction = _prediction(options, hardware, shapes=shapes, loaded=loaded, load=load)
     models = tuple(
         ServedModel(
             name,
@@ -124,6 +126,7 @@ def serve(source: Path | str, *, options: ServeOptions, reporter: Reporter | Non
         models,
         matched,
         hardware.name,
+        None if options.hardware else next(iter(sources)),
         {"threads": options.threads, "dtype": options.dtype},
         options.random_weights,
     )
@@ -235,35 +238,50 @@ class Prediction:
     """What the cost model says of the same load.
 
     Attributes:
+        pricer: Of known hardware, or calibrated on the first model that was measured here.
         hardware: To predict for.
-        options: Engine and dtype.
         load: Workload and concurrencies.
     """
 
+    pricer: Pricer
     hardware: Hardware
-    options: ServeOptions
     load: Load
 
     def points(self, shape: ModelShape) -> tuple[Point, ...]:
         """A point for each concurrency."""
-        precision = preset(FORMATS[self.options.dtype])
-        engine = self.options.engine
-        pricer = pricers(self.hardware, engine=engine, precision=precision)(ONE_GPU)
+        workload, node = self.load.workload, Node(self.hardware)
         return tuple(
-            point(
-                shape,
-                Node(self.hardware),
-                workload=self.load.workload,
-                pricer=pricer,
-                sequences=concurrency,
-            )
+            point(shape, node, workload=workload, pricer=self.pricer, sequences=concurrency)
             for concurrency in self.load.concurrencies
         )
 
     def memory(self, shape: ModelShape) -> tuple[int, float]:
         """Bytes of the weights, and of one request at its end."""
-        whole = footprint(shape, preset(FORMATS[self.options.dtype]))
+        whole = footprint(shape, self.pricer.precision)
         return whole.weights_bytes, whole.sequence_bytes(self.load.workload.peak_context)
+
+
+def _prediction(
+    options: ServeOptions,
+    hardware: Hardware,
+    *,
+    shapes: Mapping[str, ModelShape],
+    loaded: Mapping[str, tuple[Loaded, ...]],
+    load: Load,
+) -> Prediction:
+    precision = preset(FORMATS[options.dtype])
+    if options.hardware:
+        pricer = pricers(hardware, engine=options.engine, precision=precision)(ONE_GPU)
+    else:
+        name, shape = next(iter(shapes.items()))
+        pricer = calibrated_pricer(
+            shape,
+            loaded[name],
+            workload=load.workload,
+            hardware=hardware,
+            precision=precision,
+        )
+    return Prediction(pricer, hardware, load)
 
 
 def write_picture(served: Served, path: Path) -> None:
