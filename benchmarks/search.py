@@ -105,8 +105,10 @@ def serving_case(parent: Parent, *, kind: str, seed: int, speedup: float) -> dic
         hardware="8xB200", workload="8k/64k", user_tokens_per_s=100, speedup=speedup, format="nvfp4"
     )
     started = time.process_time()
-    demand, prices_of = demand_on_gpus(serve, parent, number_format="nvfp4")
-    priced = price_demand(demand, problem, number=0, parent=parent.shape, prices_of=prices_of)
+    known = demand_on_gpus(serve, parent, number_format="nvfp4")
+    priced = price_demand(
+        known.demand, problem, number=0, parent=parent.shape, prices_of=known.prices_of
+    )
     terms = priced.terms(problem)
     priced_s = time.process_time() - started
     row = {"scores": kind, "seed": seed, "budgets": budget, "serve": str(serve)}

@@ -194,6 +194,7 @@ def test_serving_terms_stand_beside_plain_budgets() -> None:
         ({"hardware": "H100"}, "neither a workload, nor a context", "context: 1M"),
         (LONG | {"speedup": 2}, "neither a workload, nor a context", "context: 1M"),
         (LONG | {"context": "many"}, "'many' is no count", "k, M"),
+        (LONG | {"joules_per_token": 2}, "for a workload on hardware", "8xB200"),
         (FAST | {"hardware": "this-machine", "layout": "tp2"}, "those of the run", "compute.dtype"),
     ],
 )

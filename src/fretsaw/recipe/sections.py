@@ -127,6 +127,7 @@ class Serve(Section):
     concurrency: Positive | None = None
     speedup: AboveZero | None = None
     server_tokens_per_s: AboveZero | None = None
+    joules_per_token: AboveZero | None = None
     context: int | str | None = None
     format: str | None = None
     engine: str | None = None
@@ -170,6 +171,11 @@ class Serve(Section):
                 "format, engine and layout are those of the run on this machine",
                 "remove them; compute.dtype is the format",
             )
+        if self.joules_per_token and (self.is_here or self.workload is None):
+            raise RecipeError(
+                "joules_per_token is for a workload on hardware whose power is known",
+                "remove it, or give a workload and hardware such as 8xB200",
+            )
         rates, loads = self._given("speedup", "server_tokens_per_s"), self._given(*LOADS)
         if self.workload is None:
             if rates or loads != ["concurrency"] or self.context is None:
@@ -190,7 +196,7 @@ class Serve(Section):
 
     def __str__(self) -> str:
         """As in messages: ``speedup 2, user_tokens_per_s 100, 8k/64k, 8xB200, nvfp4``."""
-        numbers = ("speedup", "server_tokens_per_s", *LOADS)
+        numbers = ("speedup", "server_tokens_per_s", "joules_per_token", *LOADS)
         words = (f"{name} {getattr(self, name):g}" for name in self._given(*numbers))
         plain = (self.workload, self.context and f"context {self.context}", self.hardware)
         return ", ".join(str(word) for word in (*words, *plain, self.format) if word)

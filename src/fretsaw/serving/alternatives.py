@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,13 +17,16 @@ from fretsaw.cost.memory import Footprint, footprints, mtp_footprint
 from fretsaw.serving.capacity import usable_bytes
 from fretsaw.serving.demand import (
     Demand,
+    Energies,
     Load,
     Prices,
     PricesOf,
+    RequestJoules,
     RequestTimes,
     Target,
-    request_times,
+    decode_and_prefill,
     sequences_on,
+    token_joules,
     token_seconds,
     token_seconds_of,
 )
@@ -53,6 +56,7 @@ class Price:
         layout: As users write it.
         block: The form; None stands for what is no block.
         times: Of its replica; None where only memory counts.
+        joules: Of all its GPUs; None where no power is known.
         footprint: Memory of one GPU.
         provider: Who says what it takes.
     """
@@ -61,12 +65,15 @@ class Price:
     layout: str
     block: Block | None
     times: RequestTimes | None
+    joules: RequestJoules | None
     footprint: Footprint
     provider: str
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads back."""
-        return {**asdict(self), "times": self.times._asdict() if self.times else None}
+        times = self.times._asdict() if self.times else None
+        joules = self.joules._asdict() if self.joules else None
+        return {**asdict(self), "times": times, "joules": joules}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Price:
@@ -80,6 +87,7 @@ class Price:
             layout=str(data["layout"]),
             block=Block(**data["block"]) if data["block"] else None,
             times=RequestTimes(**data["times"]) if data["times"] else None,
+            joules=RequestJoules(**data["joules"]) if data["joules"] else None,
             footprint=Footprint(**data["footprint"]),
             provider=str(data["provider"]),
         )
@@ -124,6 +132,11 @@ class Alternative:
         return f"gpu_bytes ({self})"
 
     @property
+    def energy_cost(self) -> str:
+        """Name of the cost that bounds the energy of a token."""
+        return f"token_nj ({self})"
+
+    @property
     def usable_bytes(self) -> int:
         """Memory of one GPU."""
         demand = self.target.demand
@@ -150,7 +163,12 @@ class Alternative:
         return cls(number, target, parse_layout(data["layout"]), data["parent_token_s"])
 
     def price(
-        self, blocks: Iterable[Block], *, shape: ModelShape, prices: Prices
+        self,
+        blocks: Iterable[Block],
+        *,
+        shape: ModelShape,
+        prices: Prices,
+        energies: Energies | None = None,
     ) -> Iterator[Price]:
         """Of what is no block, then of each different block.
 
@@ -158,6 +176,7 @@ class Alternative:
             blocks: Forms of blocks.
             shape: The model that they are part of.
             prices: Under this layout.
+            energies: Under this layout, where power is known.
         """
         demand = self.target.demand
         distinct = list({block_key(b): b for b in blocks if b.mixer != "none"}.values())
@@ -167,7 +186,8 @@ class Alternative:
         parts = [(None, rest), *zip(distinct, held, strict=True)]
         for block, footprint in parts:
             times, provider = self._times(block, shape=shape, prices=prices)
-            yield Price(self.number, str(self.layout), block, times, footprint, provider)
+            joules = self._joules(block, shape=shape, energies=energies)
+            yield Price(self.number, str(self.layout), block, times, joules, footprint, provider)
 
     def _times(
         self, block: Block | None, *, shape: ModelShape, prices: Prices
@@ -182,11 +202,29 @@ class Alternative:
                 return prices.fixed_seconds(shape, step=step)
             return prices.block_seconds(block, step=step)
 
-        sequences = self.sequences
-        times = request_times(seconds, workload=workload, layout=self.layout, sequences=sequences)
         part = shape.with_blocks([block] if block else ())
-        step = Step(sequences, 1, workload.mean_context)
-        return times, prices.provider(part, step=step)
+        step = Step(self.sequences, 1, workload.mean_context)
+        return RequestTimes(*self._per_request(seconds)), prices.provider(part, step=step)
+
+    def _joules(
+        self, block: Block | None, *, shape: ModelShape, energies: Energies | None
+    ) -> RequestJoules | None:
+        if energies is None or self.target.demand.workload is None:
+            return None
+
+        def joules(step: Step) -> float:
+            if block is None:
+                return energies.fixed(shape, step=step).joules
+            return energies.block(block, step=step).joules
+
+        return RequestJoules(*self._per_request(joules))
+
+    def _per_request(self, of: Callable[[Step], float]) -> tuple[float, float]:
+        workload = self.target.demand.workload
+        assert workload is not None
+        return decode_and_prefill(
+            of, workload=workload, layout=self.layout, sequences=self.sequences
+        )
 
     def costs(self, prices: Iterable[Price], *, forms: Forms) -> list[PricedCost]:
         """Time of a token and memory of a GPU, as costs of every variant.
@@ -198,20 +236,19 @@ class Alternative:
         """
         own = (p for p in prices if (p.demand, p.layout) == (self.number, str(self.layout)))
         by_key = {block_key(price.block): price for price in own}
-        nothing = Price(self.number, "", Block("none"), RequestTimes(0.0, 0.0), Footprint(), "")
+        none, no_time, no_joules = Block("none"), RequestTimes(0.0, 0.0), RequestJoules(0.0, 0.0)
+        nothing = Price(self.number, "", none, no_time, no_joules, Footprint(), "")
         by_key[block_key(nothing.block)] = nothing
         of = {key: by_key[block_key(block)] for key, block in forms.items()}
-        costs = [
-            PricedCost(
-                self.memory_cost,
-                self._bytes(by_key[()]),
-                {key: self._bytes(price) for key, price in of.items()},
-            )
-        ]
+        counted: dict[str, Callable[[Price], int]] = {self.memory_cost: self._bytes}
         if self.target.token_s is not None:
-            time = {key: self._nanoseconds(price) for key, price in of.items()}
-            costs.append(PricedCost(self.token_cost, self._nanoseconds(by_key[()]), time))
-        return costs
+            counted[self.token_cost] = self._nanoseconds
+        if self.target.demand.joules_per_token is not None:
+            counted[self.energy_cost] = self._nanojoules
+        return [
+            PricedCost(name, count(by_key[()]), {key: count(price) for key, price in of.items()})
+            for name, count in counted.items()
+        ]
 
     def terms(self, prices: Iterable[Price], *, problem: Problem) -> Terms:
         """Costs and bounds for the variants of a problem."""
@@ -227,6 +264,9 @@ class Alternative:
             if self.parent_token_s is not None:
                 text += f"; the parent takes {format_latency(self.parent_token_s)}"
             budgets.append(Budget(self.token_cost, target.token_s * 1e9, text))
+        joules = target.demand.joules_per_token
+        if joules is not None:
+            budgets.append(Budget(self.energy_cost, joules * 1e9, f"{joules:g} J"))
         return budgets
 
     def _bytes(self, price: Price) -> int:
@@ -241,12 +281,20 @@ class Alternative:
         seconds = token_seconds(price.times, workload=workload, sequences=self.sequences)
         return math.ceil(seconds * 1e9)
 
+    def _nanojoules(self, price: Price) -> int:
+        workload = self.target.demand.workload
+        assert workload is not None
+        assert price.joules is not None
+        joules = token_joules(price.joules, workload=workload, sequences=self.sequences)
+        return math.ceil(joules * 1e9)
+
     def predict(self, choice: Choice) -> Prediction:
         """What a choice does under this layout, by the prices."""
         target, nanoseconds = self.target, choice.costs.get(self.token_cost)
         token_s = nanoseconds / 1e9 if nanoseconds else None
         rate = target.in_flight / token_s if token_s else None
         parent = target.parent.server_tokens_per_s if target.parent else None
+        nanojoules = choice.costs.get(self.energy_cost)
         return Prediction(
             demand=target.demand.text,
             layout=str(self.layout),
@@ -257,6 +305,7 @@ class Alternative:
             parent_server_tokens_per_s=parent,
             speedup=rate / parent if rate and parent else None,
             asked_speedup=target.demand.speedup,
+            joules_per_token=nanojoules / 1e9 if nanojoules else None,
             gpu_bytes=int(choice.costs[self.memory_cost]),
             usable_bytes=self.usable_bytes,
         )
@@ -276,6 +325,7 @@ class Prediction:
         parent_server_tokens_per_s: Of the original parent at its best in the same terms.
         speedup: One over the other.
         asked_speedup: If that was the demand.
+        joules_per_token: If they were bounded, modelled.
         gpu_bytes: Memory of one GPU.
         usable_bytes: What it has.
     """
@@ -289,6 +339,7 @@ class Prediction:
     parent_server_tokens_per_s: float | None
     speedup: float | None
     asked_speedup: float | None
+    joules_per_token: float | None
     gpu_bytes: int
     usable_bytes: int
 

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from fretsaw.core.hardware import Layout, Node, Workload
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import Block, ModelShape
+from fretsaw.cost.energy import Energy
 from fretsaw.cost.kernels import Step
 from fretsaw.errors import InfeasibleError
 from fretsaw.serving.capacity import USUAL, Assumptions, capacity
@@ -27,9 +28,6 @@ from fretsaw.serving.frontier import prefill_steps
 
 HALVINGS = 30
 """Of the interval in which the most requests at a user speed lie: to a billionth of it."""
-
-Seconds = Callable[[Step], float]
-"""A step -> seconds that something takes of it."""
 
 
 class Prices(Protocol):
@@ -51,6 +49,21 @@ class Prices(Protocol):
         """Who says what the model's blocks take, or what is no block if it has none."""
         ...
 
+
+class Energies(Protocol):
+    """Says what each block, and what is no block, takes of a step in joules."""
+
+    def block(self, block: Block, *, step: Step) -> Energy:
+        """Energy of one residual block, on all GPUs of a replica."""
+        ...
+
+    def fixed(self, shape: ModelShape, *, step: Step) -> Energy:
+        """Energy of what is no block."""
+        ...
+
+
+EnergiesOf = Callable[[Layout], Energies]
+"""Gives the energies under a layout."""
 
 PricesOf = Callable[[Layout], Prices]
 """Gives the prices under a layout."""
@@ -76,6 +89,7 @@ class Demand:
         concurrency: Requests in flight on the node.
         speedup: Times the original parent's server tokens/s in the same terms.
         server_tokens_per_s: Of the whole node.
+        joules_per_token: Of all GPUs, at most; None sets no bound.
     """
 
     text: str
@@ -89,6 +103,7 @@ class Demand:
     concurrency: float | None = None
     speedup: float | None = None
     server_tokens_per_s: float | None = None
+    joules_per_token: float | None = None
 
 
 @dataclass(frozen=True)
@@ -212,13 +227,13 @@ def token_seconds_of(
     """Time of one token of a whole model with that many requests in flight on the node."""
     assert demand.workload is not None
     sequences = sequences_on(demand.node, in_flight, layout=layout)
-    times = request_times(
+    times = decode_and_prefill(
         lambda step: prices.step_seconds(shape, step=step),
         workload=demand.workload,
         layout=layout,
         sequences=sequences,
     )
-    return token_seconds(times, workload=demand.workload, sequences=sequences)
+    return token_seconds(RequestTimes(*times), workload=demand.workload, sequences=sequences)
 
 
 class RequestTimes(NamedTuple):
@@ -233,27 +248,49 @@ class RequestTimes(NamedTuple):
     prefill_s: float
 
 
-def request_times(
-    seconds: Seconds, *, workload: Workload, layout: Layout, sequences: float
-) -> RequestTimes:
-    """Times of a decode step halfway through the requests, and of a prompt.
+class RequestJoules(NamedTuple):
+    """Joules that a model, or a part of one, takes on all GPUs of its replica.
+
+    Attributes:
+        decode_j: Of one decode step.
+        prefill_j: Of the prompt of one request.
+    """
+
+    decode_j: float
+    prefill_j: float
+
+
+def decode_and_prefill(
+    of: Callable[[Step], float], *, workload: Workload, layout: Layout, sequences: float
+) -> tuple[float, float]:
+    """What a decode step halfway through the requests takes, and a prompt.
 
     Args:
-        seconds: Of each step, of a whole model or of a part of it.
+        of: Seconds or joules of each step, of a whole model or of a part of it.
         workload: Requests.
         layout: Of the replica; each of its groups takes a prompt at the same time.
         sequences: In flight on it.
     """
     prompts = prefill_steps(workload.input_tokens, groups=layout.dp)
-    return RequestTimes(
-        seconds(Step(sequences, 1, workload.mean_context)), sum(map(seconds, prompts)) / layout.dp
-    )
+    return of(Step(sequences, 1, workload.mean_context)), sum(map(of, prompts)) / layout.dp
 
 
 def token_seconds(times: RequestTimes, *, workload: Workload, sequences: float) -> float:
     """Share of a model, or of a part of one, in the time of one token: shares of parts add up."""
     share = sequences / workload.output_tokens
     return times.decode_s / workload.acceptance_length + times.prefill_s * share
+
+
+def token_joules(joules: RequestJoules, *, workload: Workload, sequences: float) -> float:
+    """Share of a model, or of a part of one, in the energy of one token.
+
+    Args:
+        joules: Of a decode step and of a prompt.
+        workload: Requests.
+        sequences: In flight on a replica: each of them gets its token from the same step.
+    """
+    decode_j = joules.decode_j / (workload.acceptance_length * sequences)
+    return decode_j + joules.prefill_j / workload.output_tokens
 
 
 def sequences_on(node: Node, in_flight: float, *, layout: Layout) -> float:

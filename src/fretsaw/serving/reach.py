@@ -11,7 +11,7 @@ from fretsaw.core.units import format_count
 from fretsaw.errors import InfeasibleError
 from fretsaw.serving.alternatives import Alternative, Price
 from fretsaw.serving.demand import PricesOf, Target, load_of, most_in_memory
-from fretsaw.solver.alternatives import under
+from fretsaw.solver.alternatives import Terms, under
 from fretsaw.solver.mip import Problem, cheapest
 
 WHAT_TO_CHANGE = "add smaller sizes to the library, allow `none` for some blocks, or ask for less"
@@ -44,6 +44,7 @@ def reachable(
     ]
     if found:
         return found
+    _refuse_energy(alternatives, terms, library=free)
     smallest = [
         (one.layout, _smallest(under(free, [its])))
         for one, its in zip(alternatives, terms, strict=True)
@@ -51,6 +52,30 @@ def reachable(
     raise _unreachable(
         alternatives[0].target, {layout: s for layout, s in smallest if s}, prices_of=prices_of
     )
+
+
+def _refuse_energy(
+    alternatives: Sequence[Alternative], terms: Sequence[Terms], *, library: Problem
+) -> None:
+    """Check that energy alone is not what no model of the library can do with.
+
+    Raises:
+        InfeasibleError: it is.
+    """
+    demand = alternatives[0].target.demand
+    if demand.joules_per_token is None:
+        return
+    least = []
+    for one, its in zip(alternatives, terms, strict=True):
+        problem = under(library, [Terms(its.priced, its.budgets[:1])])
+        choice = cheapest(problem, cost=one.energy_cost)
+        least += [choice.costs[one.energy_cost] / 1e9] if choice else []
+    if least and min(least) > demand.joules_per_token:
+        raise InfeasibleError(
+            f"no choice meets `{demand.text}`: the leanest model in the library takes "
+            f"{min(least):.3g} J a token",
+            WHAT_TO_CHANGE,
+        )
 
 
 def _smallest(problem: Problem) -> ModelShape | None:

@@ -145,4 +145,6 @@ def _show(cost: str, value: int) -> str:
         rounded = format_bytes(value)
     elif "_ns" in cost:
         rounded = format_latency(value / 1e9)
+    elif "_nj" in cost:
+        rounded = f"{value / 1e9:.3g} J"
     return f"{value:,} ({rounded})" if rounded != str(value) else rounded

@@ -145,9 +145,14 @@ def _ways(problem: Problem, settings: Round, *, parent: Parent) -> Iterator[list
         if serve.is_here:
             check_context(serve, parent)
             continue
-        demand, prices_of = demand_on_gpus(serve, parent, number_format=settings.library.precision)
+        known = demand_on_gpus(serve, parent, number_format=settings.library.precision)
         priced = price_demand(
-            demand, problem, number=number, parent=parent.shape, prices_of=prices_of
+            known.demand,
+            problem,
+            number=number,
+            parent=parent.shape,
+            prices_of=known.prices_of,
+            energies_of=known.energies_of,
         )
         yield priced.terms(problem)
 

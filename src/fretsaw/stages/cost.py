@@ -84,10 +84,15 @@ def _priced(
     parent = parent_of(round_)
     if serve.is_here:
         return _priced_here(round_, serve, library=library, number=number, folder=folder)
-    demand, prices_of = demand_on_gpus(
-        serve, parent, number_format=round_.settings.library.precision
+    known = demand_on_gpus(serve, parent, number_format=round_.settings.library.precision)
+    return price_demand(
+        known.demand,
+        library,
+        number=number,
+        parent=parent.shape,
+        prices_of=known.prices_of,
+        energies_of=known.energies_of,
     )
-    return price_demand(demand, library, number=number, parent=parent.shape, prices_of=prices_of)
 
 
 def _priced_here(
@@ -157,6 +162,6 @@ def read_priced(round_: RunRound) -> list[Priced]:
 def _demand(round_: RunRound, serve: Serve, *, folder: Path) -> Demand:
     parent = parent_of(round_)
     if not serve.is_here:
-        return demand_on_gpus(serve, parent, number_format=round_.settings.library.precision)[0]
+        return demand_on_gpus(serve, parent, number_format=round_.settings.library.precision).demand
     hardware = Hardware(**json.loads((folder / HARDWARE).read_text(encoding="utf-8")))
     return demand_here(serve, parent, hardware=hardware, dtype=round_.run.recipe.compute.dtype)

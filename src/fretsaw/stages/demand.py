@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fretsaw.core.hardware import (
     ONE_GPU,
@@ -20,13 +20,14 @@ from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import parse_count
 from fretsaw.cost.blocks import check_layout
+from fretsaw.cost.energy import EnergyModel
 from fretsaw.cost.provider import pricers
 from fretsaw.errors import RecipeError
 from fretsaw.families import family_named
 from fretsaw.recipe.sections import Serve
 from fretsaw.serving.alternatives import Alternative, Price, alternatives_of
 from fretsaw.serving.capacity import Assumptions
-from fretsaw.serving.demand import Demand, PricesOf, target_of
+from fretsaw.serving.demand import Demand, EnergiesOf, PricesOf, target_of
 from fretsaw.serving.frontier import replica_layouts
 from fretsaw.serving.reach import reachable
 from fretsaw.solver.alternatives import Terms
@@ -50,7 +51,21 @@ class Parent:
     config: Mapping[str, Any]
 
 
-def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> tuple[Demand, PricesOf]:
+class OnGpus(NamedTuple):
+    """A demand on known hardware, and who prices each of its layouts.
+
+    Attributes:
+        demand: What is asked.
+        prices_of: Seconds.
+        energies_of: Joules; None where the hardware's power is not known.
+    """
+
+    demand: Demand
+    prices_of: PricesOf
+    energies_of: EnergiesOf | None
+
+
+def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> OnGpus:
     """A demand on known hardware, and who prices each of its layouts.
 
     Args:
@@ -59,7 +74,8 @@ def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> tuple
         number_format: Unless the demand gives its own.
 
     Raises:
-        RecipeError: a layout that the model or the node cannot have, or too long a context.
+        RecipeError: a layout that the model or the node cannot have, too long a context, or energy
+            where no power is known.
     """
     node = parse_node(serve.hardware)
     if serve.layout is None:
@@ -70,7 +86,19 @@ def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> tuple
     precision = preset(serve.format or number_format)
     demand = _demand(serve, parent, node=node, layouts=layouts, precision=precision)
     engine = serve.engine or DEFAULT_ENGINE
-    return demand, pricers(node.hardware, engine=engine, precision=precision)
+    prices_of = pricers(node.hardware, engine=engine, precision=precision)
+
+    def energies_of(layout: Layout) -> EnergyModel:
+        pricer = prices_of(layout)
+        return EnergyModel(pricer.timer, node.hardware, layout, precision, pricer.host_s)
+
+    has_power = node.hardware.board_power_w > node.hardware.idle_power_w > 0
+    if serve.joules_per_token and not has_power:
+        raise RecipeError(
+            f"search.budget.serve ({serve}): the power of {node.hardware.name} is not known",
+            "remove joules_per_token",
+        )
+    return OnGpus(demand, prices_of, energies_of if has_power else None)
 
 
 def demand_here(serve: Serve, parent: Parent, *, hardware: Hardware, dtype: str) -> Demand:
@@ -113,6 +141,7 @@ def _demand(
         concurrency=serve.concurrency,
         speedup=serve.speedup,
         server_tokens_per_s=serve.server_tokens_per_s,
+        joules_per_token=serve.joules_per_token,
     )
 
 
@@ -155,6 +184,7 @@ def price_demand(
     number: int,
     parent: ModelShape,
     prices_of: PricesOf,
+    energies_of: EnergiesOf | None = None,
 ) -> Priced:
     """Price every form of every block of a library under each layout of a demand.
 
@@ -164,6 +194,7 @@ def price_demand(
         number: Of the demand in the recipe, from 0.
         parent: The original parent.
         prices_of: Of the parent and of every form.
+        energies_of: Of every form, where power is known.
 
     Raises:
         InfeasibleError: no model of the library can meet it.
@@ -174,7 +205,12 @@ def price_demand(
     prices = [
         price
         for one in alternatives
-        for price in one.price(forms, shape=library.shape, prices=prices_of(one.layout))
+        for price in one.price(
+            forms,
+            shape=library.shape,
+            prices=prices_of(one.layout),
+            energies=energies_of(one.layout) if energies_of else None,
+        )
     ]
     kept = reachable(alternatives, library, prices=prices, prices_of=prices_of)
     return Priced(kept, prices)

@@ -13,6 +13,7 @@ from fretsaw.core.hardware import ONE_GPU, Hardware, Layout, Node, Workload
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.variant import Choice, Variant
+from fretsaw.cost.energy import Energy
 from fretsaw.cost.kernels import Step
 from fretsaw.cost.memory import footprints
 from fretsaw.errors import InfeasibleError
@@ -66,6 +67,20 @@ class Linear:
 
     def provider(self, shape: ModelShape, *, step: Step) -> str:
         return "toy"
+
+
+@dataclass(frozen=True)
+class Hungry:
+    """A toy supply: joules go with a block's width and with tokens."""
+
+    def block(self, block: Block, *, step: Step) -> Energy:
+        width = block.values.get("ffn", 0) + block.values.get("state", 0)
+        return Energy(
+            1e-4 * width * step.sequences * step.tokens, 1.0, is_measured=False, source="toy"
+        )
+
+    def fixed(self, shape: ModelShape, *, step: Step) -> Energy:
+        return Energy(1e-3, 1.0, is_measured=False, source="toy")
 
 
 def node(count: int = 1, *, memory: int = GIB) -> Node:
@@ -161,7 +176,20 @@ def alternatives_for(asked: Demand, prices: Linear = Linear()) -> list[Alternati
 
 def prices_for(alternatives: Sequence[Alternative], prices: Linear = Linear()) -> list[Price]:
     forms = [v.apply(SHAPE.blocks[v.block]) for v in VARIANTS]
-    return [p for a in alternatives for p in a.price(forms, shape=SHAPE, prices=prices)]
+    return [
+        price
+        for one in alternatives
+        for price in one.price(forms, shape=SHAPE, prices=prices, energies=Hungry())
+    ]
+
+
+def token_j(shape: ModelShape, sequences: float) -> float:
+    """Of one token, written out: its share of a decode step, and of its own prompt."""
+
+    def joules(step: Step) -> float:
+        return 1e-3 + sum(Hungry().block(block, step=step).joules for block in shape.blocks)
+
+    return joules(Step(sequences, 1, 1050.0)) / sequences + joules(Step(1, 1000, 0.0)) / 100
 
 
 @pytest.mark.parametrize(
@@ -195,6 +223,32 @@ def test_the_search_meets_a_demand_as_the_whole_child_does(asked: Demand) -> Non
     if asked.speedup:
         assert prediction.speedup is not None
         assert prediction.speedup >= asked.speedup
+
+
+def test_energy_is_a_budget_beside_speed() -> None:
+    most = 0.7 * token_j(SHAPE, 4)
+    asked = demand(concurrency=4, speedup=1.1, joules_per_token=most)
+    (one,) = alternatives_for(asked)
+    problem = library()
+    _, (choice,) = solve_any(problem, [[one.terms(prices_for([one]), problem=problem)]])
+    assert one.target.token_s is not None
+    fitting = [
+        sum(problem.scores[v.block, v.key] for v in picked)
+        for shape, picked in every_choice()
+        if token_s(shape, 4) <= one.target.token_s and token_j(shape, 4) <= most
+    ]
+    assert choice.score == min(fitting)
+    prediction = one.predict(choice)
+    assert prediction.joules_per_token == pytest.approx(
+        token_j(choice.child_shape(SHAPE), 4), abs=1e-8
+    )
+    assert str(one.budgets()[2]).endswith(" J")
+
+
+def test_energy_that_no_model_can_do_with_is_refused() -> None:
+    found = alternatives_for(demand(concurrency=4, speedup=1.1, joules_per_token=1e-9))
+    with pytest.raises(InfeasibleError, match="the leanest model in the library takes"):
+        reachable(found, library(), prices=prices_for(found), prices_of=lambda _: Linear())
 
 
 def test_memory_of_a_gpu_is_what_capacity_says() -> None:
