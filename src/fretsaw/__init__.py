@@ -1,8 +1,8 @@
 """fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took.
 
 The functions mirror the commands: `describe`, `compress`, `estimate` (``--dry-run``), one per
-stage: `calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`; `verify` and `export`.
-They are loaded when first used.
+stage: `calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`; `verify`, `export`
+and `serve`. They are loaded when first used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         rank,
         score,
         search,
+        serve,
         verify,
     )
 
@@ -44,6 +45,7 @@ __all__ = [
     "rank",
     "score",
     "search",
+    "serve",
     "verify",
 ]
 
