@@ -118,6 +118,7 @@ class RoundFindings:
         swapped: Choices that were measured as a whole.
         spearman: Rank correlation of predicted and measured; None if there are too few.
         seconds: Time by stage.
+        serving: Its demands in serving terms, as the recipe has them.
     """
 
     number: int
@@ -131,6 +132,7 @@ class RoundFindings:
     swapped: tuple[SwappedModel, ...]
     spearman: float | None
     seconds: Mapping[str, float]
+    serving: tuple[str, ...] = ()
 
     @property
     def kept(self) -> Evaluation:

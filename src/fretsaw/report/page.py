@@ -60,6 +60,7 @@ def report_page(findings: Findings, *, choice: str) -> str:
     healing = healing_html(findings.rounds, parent_loss=findings.parent_loss)
     sections = (
         _section("What was lost and what came back", _summary_table(findings.summary), FOOTNOTE),
+        _served(findings.summary),
         _section("Rounds", _rounds_table(findings.rounds), ROUNDS_NOTE),
         _drawing(choice, CHOICE_NOTE),
         _section("Cut and heal", healing, HEALING_NOTE),
@@ -94,6 +95,10 @@ FOOTNOTE = (
     "per held-out token; agree: share of tokens with the parent’s greedy prediction; time: of the "
     "cut, then of the healing. <a href='summary.csv'>summary.csv</a> and "
     "<a href='summary.json'>summary.json</a> hold all figures."
+)
+SERVED_NOTE = (
+    "Demands of the last round. Speed-ups are over the original parent in the same terms; "
+    "measured: parent and child of the last cut in turn, on the machine of the run."
 )
 ROUNDS_NOTE = "Budgets are upper bounds on the whole model; percentages are of the original parent."
 CHOICE_NOTE = "Rest the pointer on a cell for its numbers. <a href='choice.svg'>choice.svg</a>"
@@ -161,6 +166,14 @@ def _summary_row(line: SummaryLine, parent: Mapping[str, float]) -> list[str]:
     ]
 
 
+def _served(summary: Summary) -> str:
+    """Speeds that were asked for, predicted and measured; nothing where none was asked for."""
+    if not summary.serving:
+        return ""
+    lines = "".join(f"<li>{escape(line.told())}</li>" for line in summary.serving)
+    return _section("Served", f"<ul>{lines}</ul>", SERVED_NOTE)
+
+
 def _share(cost: float, of: float) -> str:
     return f"{cost / of:.1%}" if of else "–"
 
@@ -198,7 +211,8 @@ def _rounds_table(rounds: Sequence[RoundFindings]) -> str:
 
 
 def _round_row(round_: RoundFindings) -> list[str]:
-    budget = ", ".join(f"{name} ≤ {value}" for name, value in round_.budget.items())
+    bounds = (f"{name} ≤ {value}" for name, value in round_.budget.items())
+    budget = ", ".join((*bounds, *(f"served: {demand}" for demand in round_.serving)))
     gap = f", gap {round_.gap:.2%}" if round_.gap else ""
     return [
         str(round_.number),

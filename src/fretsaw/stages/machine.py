@@ -236,11 +236,9 @@ def _whole_context(step: Step) -> Step:
 
 
 def nodes(step: Step) -> list[Step]:
-    """Steps with whole batches around a step: itself, or two of 1, 2, 3, 4, 6, 8, 12, ..."""
+    """Steps around a step with batches of 1, 2, 3, 4, 6, 8, 12, ...: itself, or two."""
     sequences = step.sequences
-    if sequences == round(sequences):
-        return [step]
     powers = [2.0**i for i in range(int(sequences).bit_length() + 1)]
     ladder = [*powers, *(1.5 * n for n in powers[1:])]
-    near = max(n for n in ladder if n <= sequences), min(n for n in ladder if n >= sequences)
-    return [replace(step, sequences=n) for n in near]
+    near = {max(n for n in ladder if n <= sequences), min(n for n in ladder if n >= sequences)}
+    return [replace(step, sequences=n) for n in sorted(near)]

@@ -111,6 +111,7 @@ def _round_findings(round_: RunRound, choice: Choice, *, origins: list[int]) -> 
         swapped=tuple(SwappedModel(**row) for row in additivity["rows"]),
         spearman=additivity["spearman"],
         seconds=_seconds(round_),
+        serving=tuple(map(str, round_.settings.search.budget.serve)),
     )
 
 

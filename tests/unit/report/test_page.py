@@ -12,6 +12,7 @@ import pytest
 
 from fretsaw.report.heatmap import choice_svg
 from fretsaw.report.page import report_page, summary_csv
+from fretsaw.report.summary import ServingLine
 from tests.unit.report.example import BLOCKS, FINDINGS, SUMMARY
 
 VOID = {"meta", "br", "link", "img"}
@@ -137,3 +138,17 @@ def test_csv_has_every_figure_in_full() -> None:
     assert [row["name"] for row in rows] == [line.name for line in SUMMARY.lines]
     assert float(rows[-1]["kl"]) == 0.1777
     assert float(rows[-1]["state_bytes"]) == 24576
+
+
+def test_speeds_that_were_asked_for_stand_on_the_page() -> None:
+    line = ServingLine("speedup 1.3, <8k>/64k", 1.3, 1.31, 1.28)
+    findings = replace(
+        FINDINGS,
+        summary=replace(SUMMARY, serving=(line,)),
+        rounds=tuple(replace(r, serving=("speedup 1.3",)) for r in FINDINGS.rounds),
+    )
+    page = report_page(findings, choice=choice_svg(BLOCKS, num_rounds=2))
+    told = "asked 1.3x, predicted 1.31x, measured 1.28x (speedup 1.3, &lt;8k&gt;/64k)"
+    assert told in page
+    assert "served: speedup 1.3" in page
+    assert "Served" not in report_page(FINDINGS, choice=choice_svg(BLOCKS, num_rounds=2))

@@ -64,7 +64,7 @@ def prices(margins: Margins = machine.NO_MARGINS) -> MachinePrices:
 
 @pytest.mark.parametrize(
     ("sequences", "found"),
-    [(1, [1]), (5, [5]), (2.5, [2, 3]), (5.5, [4, 6]), (6.1, [6, 8]), (100.5, [96, 128])],
+    [(1, [1]), (12, [12]), (5, [4, 6]), (2.5, [2, 3]), (6.1, [6, 8]), (100.5, [96, 128])],
 )
 def test_nodes_are_whole_batches_around_a_step(sequences: float, found: list[float]) -> None:
     assert [node.sequences for node in nodes(Step(sequences, 1, 7.0))] == found
