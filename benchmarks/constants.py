@@ -1,4 +1,4 @@
-"""What the measured tables say of the roofline's constants: shares of data-sheet rates that are reached.
+"""What the measured tables say of the roofline's constants: shares of data-sheet rates.
 
     python benchmarks/constants.py
 

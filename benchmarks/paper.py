@@ -76,8 +76,8 @@ def main() -> None:
     shapes = {"parent": _shape(PARENT), "child": _shape(CHILD)}
     models = {node: engine_model(parse_node(node).hardware, ENGINE) for node in PRECISIONS}
     if options.calibrate:
-        for node in models:
-            print(node, calibrate(node, models[node], shapes["parent"]))
+        for node, model in models.items():
+            print(node, calibrate(node, model, shapes["parent"]))
     rows = predict(models, shapes)
     latencies = predict_latencies(models["8xH100"], shapes)
     print_rows(rows)
@@ -246,8 +246,9 @@ TERMS: dict[str, Callable[[Models], Models]] = {
 def print_rows(rows: Sequence[dict[str, object]]) -> None:
     """As a table in Markdown."""
     print(
-        "| node | workload | user tok/s | parent | predicted | child | predicted | ratio | predicted |"
+        "| node | workload | user tok/s | parent | predicted | child | predicted | ratio |", end=""
     )
+    print(" predicted |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for r in rows:
         print(
