@@ -495,7 +495,7 @@ def test_no_code_of_the_checkpoint_ever_runs(
     file.write_text(json.dumps(settings))
     monkeypatch.setenv("TRANSFORMERS_TRUST_REMOTE_CODE", "1")
 
-    for word in ("calibrate", "rank", "library", "score", "search", "build"):
+    for word in ("calibrate", "rank", "library", "score", "cost", "search", "build"):
         said = command(word, setting.recipe_file, "--out", setting.out, "--quiet")
         assert said.code == 0, said.err
     assert command("describe", setting.parent).code == 0
