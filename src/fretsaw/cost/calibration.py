@@ -19,6 +19,7 @@ FITTED = {
     "kernel_s": (1e-7, 1e-2),
     "pair_s": (1e-10, 1e-3),
     "host_s": (1e-6, 1.0),
+    "sequence_s": (1e-7, 1e-1),
 }
 """Constants that a whole model's speeds show, and where they may lie.
 
@@ -75,7 +76,8 @@ def fit_constants(
 def pricer_with(hardware: Hardware, constants: Constants, *, precision: Precision) -> Pricer:
     """Prices models on one accelerator by its roofline alone."""
     timer = RooflineTimer(hardware, constants)
-    return Pricer(timer, ONE_GPU, precision, constants.host_s, constants.shared_overlap)
+    c = constants
+    return Pricer(timer, ONE_GPU, precision, c.host_s, c.shared_overlap, c.sequence_s)
 
 
 def _with(start: Constants, logs: Sequence[float]) -> Constants:

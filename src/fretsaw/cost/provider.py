@@ -106,7 +106,9 @@ def pricers_of(
     def of(layout: Layout) -> Pricer:
         if layout not in made:
             c = model.constants
-            made[layout] = Pricer(timer, layout, precision, c.host_s, c.shared_overlap)
+            made[layout] = Pricer(
+                timer, layout, precision, c.host_s, c.shared_overlap, c.sequence_s
+            )
         return made[layout]
 
     return of

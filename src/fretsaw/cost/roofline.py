@@ -33,6 +33,7 @@ class Constants:
         host_s: Of a step outside its kernels: scheduling, sampling, output.
         shared_overlap: Share of the shared experts' time that runs beside the routed ones while
             decoding.
+        sequence_s: The same for each sequence of a step.
     """
 
     memory_efficiency: float = 0.85
@@ -46,6 +47,7 @@ class Constants:
     link_s: float = 5e-6
     host_s: float = 1e-3
     shared_overlap: float = 0.0
+    sequence_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class Pricer:
         host_s: Of each step outside its kernels.
         shared_overlap: Share of the shared experts' time that runs beside the routed experts
             in steps of up to `OVERLAP_TOKENS`.
+        sequence_s: Of each sequence of a step outside its kernels: sampling, output.
     """
 
     timer: Timer
@@ -51,6 +52,7 @@ class Pricer:
     precision: Precision
     host_s: float = 0.0
     shared_overlap: float = 0.0
+    sequence_s: float = 0.0
     _known: dict[object, float] = field(default_factory=dict, repr=False, compare=False)
 
     def block_seconds(self, block: Block, *, step: Step) -> float:
@@ -65,7 +67,7 @@ class Pricer:
         key = (shape.sizes["hidden"], shape.sizes["vocab"], step)
         if key not in self._known:
             self._known[key] = self._seconds(self._head(shape, step), step)
-        return self._known[key] + self.host_s
+        return self._known[key] + self._host_seconds(step)
 
     def step_seconds(self, shape: ModelShape, *, step: Step) -> float:
         """Seconds of one forward pass of the whole model."""
@@ -81,7 +83,7 @@ class Pricer:
     def account(self, shape: ModelShape, *, step: Step) -> Account:
         """The same, and where it goes."""
         parts = Parts()
-        parts.add("host", Timing(self.host_s, "host", "constant"))
+        parts.add("host", Timing(self._host_seconds(step), "host", "constant"))
         for block, count in shape.distinct:
             for kernel, timing in self._timed(self._kernels(block, step), step):
                 parts.add(kernel.group, timing, count=count)
@@ -93,6 +95,9 @@ class Pricer:
             dict(parts.by_bound),
             dict(parts.by_provider),
         )
+
+    def _host_seconds(self, step: Step) -> float:
+        return self.host_s + self.sequence_s * step.sequences
 
     def _kernels(self, block: Block, step: Step) -> Iterable[Kernel]:
         return block_kernels(block, step=step, layout=self.layout, precision=self.precision)

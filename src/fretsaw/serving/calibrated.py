@@ -26,6 +26,7 @@ CPU_START = Constants(
     experts_s=1e-5,
     pair_s=1e-6,
     host_s=1e-3,
+    sequence_s=1e-4,
 )
 """Where the fit begins on a CPU: rough sizes of what its operations take."""
 

@@ -13,7 +13,7 @@ from fretsaw.families import family_named
 from tests.pico import pico_config
 
 MACHINE = Hardware("here", 10**10, 1e10, {"fp32": 5e10, "bf16": 5e10})
-START = Constants(kernel_s=1e-5, pair_s=1e-7, host_s=1e-3, memory_efficiency=0.8)
+START = Constants(kernel_s=1e-5, pair_s=1e-7, host_s=1e-3, sequence_s=1e-5, memory_efficiency=0.8)
 TRUE = replace(START, kernel_s=4e-5, host_s=5e-3, memory_efficiency=0.3, compute_efficiency=0.4)
 STEPS = [Step(n, 1, 64) for n in (1, 4, 16, 64, 256)] + [Step(n, 128, 0) for n in (1, 4, 16)]
 SHAPE = family_named("nemotron_h").read_config(pico_config())
