@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import bisect
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, get_args
 
 from fretsaw.core.precision import Precision, WeightKind
 from fretsaw.core.shape import Mixer, ModelShape
+from fretsaw.core.sheets import read_sheet, sheet_names
 from fretsaw.errors import RecipeError, nearest
 
 Severity = Literal["refuse", "untested", "slow", "note"]
@@ -176,18 +175,14 @@ def engine_named(name: str) -> Engine:
     return _load(key)
 
 
-@cache
 def engine_names() -> tuple[str, ...]:
     """Names of all engines that have a table."""
-    folder = resources.files("fretsaw") / "data" / "engines"
-    names = [item.name for item in folder.iterdir() if item.name.endswith(".toml")]
-    return tuple(sorted(name.removesuffix(".toml") for name in names))
+    return sheet_names("engines")
 
 
 @cache
 def _load(key: str) -> Engine:
-    path = resources.files("fretsaw") / "data" / "engines" / f"{key}.toml"
-    return read_engine(tomllib.loads(path.read_text(encoding="utf-8")), key=key)
+    return read_engine(read_sheet("engines", key), key=key)
 
 
 def read_engine(data: Mapping[str, Any], *, key: str) -> Engine:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from fretsaw.core.sheets import read_sheet, sheet_names
 from fretsaw.core.units import parse_count
 from fretsaw.errors import RecipeError, nearest
 
@@ -244,18 +243,14 @@ def hardware_named(name: str) -> Hardware:
     )
 
 
-@cache
 def hardware_names() -> tuple[str, ...]:
     """Names of all hardware with a data sheet here."""
-    folder = resources.files("fretsaw") / "data" / "hardware"
-    names = [item.name for item in folder.iterdir() if item.name.endswith(".toml")]
-    return tuple(sorted(name.removesuffix(".toml") for name in names))
+    return sheet_names("hardware")
 
 
 @cache
 def _load(name: str) -> Hardware:
-    path = resources.files("fretsaw") / "data" / "hardware" / f"{name}.toml"
-    return read_hardware(tomllib.loads(path.read_text(encoding="utf-8")), name=name)
+    return read_hardware(read_sheet("hardware", name), name=name)
 
 
 def read_hardware(data: Mapping[str, Any], *, name: str) -> Hardware:

@@ -44,6 +44,18 @@ def parse_bytes(text: str | float) -> int:
     return round(_parse(text, BYTE_UNITS, what=what, known=known))
 
 
+def parse_shard_bytes(text: str | float) -> int:
+    """The size of a file of weights; as `parse_bytes`, and above 0.
+
+    Raises:
+        RecipeError: not a size, or 0.
+    """
+    size = parse_bytes(text)
+    if size == 0:
+        raise RecipeError(f"a file size of {text!r} holds no tensor", 'give a size such as "5GB"')
+    return size
+
+
 def parse_fraction(text: str) -> float:
     """A share such as "62%" -> 0.62.
 

@@ -122,7 +122,9 @@ def _model_json(one: NamedOutlook, *, verbosity: float) -> dict[str, Any]:
         "name": one.name,
         "params": costs["params"],
         "active_params": costs["active_params"],
-        "weights_bytes": {fmt: _weights(found, fmt) for fmt in FORMATS},
+        "weights_bytes": {
+            fmt: _weights(found, fmt) for fmt in dict.fromkeys((*FORMATS, setting.precision.name))
+        },
         "mtp_bytes": mtp_bytes(found.shape),
         "kv_bytes_per_token": whole.kv_bytes_per_token,
         "state_bytes_per_sequence": whole.state_bytes,
@@ -219,7 +221,7 @@ def _model_rows(plan: ServingPlan) -> Iterator[tuple[str, list[str]]]:
     costs = [model_costs(one.shape) for one in found]
     yield "parameters", [f"{c['params'] / 1e9:,.2f}B" for c in costs]
     yield "active parameters", [f"{c['active_params'] / 1e9:,.2f}B" for c in costs]
-    for fmt in FORMATS:
+    for fmt in dict.fromkeys((*FORMATS, setting.precision.name)):
         yield f"weights, {fmt}", [f"{_weights(one, fmt) / 1e9:.2f} GB" for one in found]
     whole = [footprint(one.shape, setting.precision) for one in found]
     yield (

@@ -48,7 +48,7 @@ def export(
 
     Args:
         folder: Checkpoint in 16 or 32 bits, of a family that fretsaw knows.
-        to: ``gguf``, or an engine by name.
+        to: ``gguf`` (or llama.cpp, which reads nothing else), or an engine by name.
         out: Folder that is not there yet.
         python: Of llama.cpp's environment; found by itself if it is not given.
         reporter: Where progress goes; stderr by default.
@@ -64,11 +64,12 @@ def export(
     """
     source, target = Checkpoint(Path(folder)), Path(out)
     source.check()
-    check_engine(source, engine_named(ENGINES.get(to, to)))
+    engine = engine_named(ENGINES.get(to, to))
+    check_engine(source, engine)
     if target.exists():
         raise RunError(f"{target} is there already", "give another --out, or remove it")
     with _private_folder(target) as private:
-        if to == GGUF_TARGET:
+        if engine.key == ENGINES[GGUF_TARGET]:
             _write_gguf(source, private, python=python, reporter=reporter or Reporter())
         else:
             rewrite(source, private, reporter=reporter or Reporter())

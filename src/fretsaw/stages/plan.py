@@ -137,6 +137,7 @@ def plan(
         verdict,
         (
             *_misfits(outlooks),
+            *_draft_notes(options),
             *_notes(node, prices, limits=[limit for _, limit in read], context=context),
             *_limits(options.engine, precision, outlooks=outlooks),
         ),
@@ -163,6 +164,17 @@ def _misfits(outlooks: Sequence[NamedOutlook]) -> Iterator[str]:
         if held.fits:
             text += f", which leaves no room for a request of {held.context:,} tokens"
         yield text
+
+
+def _draft_notes(options: PlanOptions) -> Iterator[str]:
+    if options.acceptance_length == 1:
+        return
+    yield (
+        "drafted tokens cost nothing here: a step takes as long as without them, as in the "
+        "paper's scaled curves"
+    )
+    if not options.has_mtp:
+        yield "no prediction head is counted in memory: give --mtp if the drafts come from one"
 
 
 def _notes(

@@ -18,8 +18,8 @@ from fretsaw.checkpoint.lineage import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import Planned, need_disk, write_json
 from fretsaw.core.precision import Precision
-from fretsaw.core.units import parse_bytes
-from fretsaw.errors import CheckpointError, DataError, RunError
+from fretsaw.core.units import parse_shard_bytes
+from fretsaw.errors import CheckpointError, DataError, RecipeError, RunError
 from fretsaw.quant.calibrate import Activations
 from fretsaw.quant.export import ExportSettings, check_calibrated, write_quantized
 from fretsaw.quant.plan import ExportPlan, plan_export
@@ -59,6 +59,9 @@ def quantize(
         RunError: `out` is there, another process writes it, or the disk is too small.
     """
     options, reporter = options or QuantizeOptions(), reporter or Reporter()
+    parse_shard_bytes(options.shard_bytes)
+    if options.teacher is not None and not options.teacher.is_dir():
+        raise RecipeError(f"there is no teacher at {options.teacher}", "give a checkpoint folder")
     source = _source(child)
     precision = None if options.to == AUTO else precision_of(options)
     if precision is not None:
@@ -240,7 +243,7 @@ def _write(
     settings = ExportSettings(
         options.method,
         options.is_power_of_two_cache,
-        parse_bytes(options.shard_bytes),
+        parse_shard_bytes(options.shard_bytes),
         is_resumed=True,
     )
     with to.progress("tensors", len(plan.pieces)) as advance:

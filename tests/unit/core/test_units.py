@@ -10,6 +10,7 @@ from fretsaw.core.units import (
     parse_bytes,
     parse_count,
     parse_fraction,
+    parse_shard_bytes,
 )
 from fretsaw.errors import RecipeError
 
@@ -169,3 +170,9 @@ def test_format_seconds(seconds: float, text: str) -> None:
 @pytest.mark.parametrize("count", [1000, 128_000, 75_400_000_000])
 def test_what_is_printed_can_be_parsed(count: int) -> None:
     assert parse_count(format_count(count)) == count
+
+
+def test_a_file_of_weights_holds_something() -> None:
+    assert parse_shard_bytes("5GB") == 5 * 10**9
+    with pytest.raises(RecipeError, match="holds no tensor"):
+        parse_shard_bytes(0)
