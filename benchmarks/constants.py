@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Iterator
 
 from fretsaw.core.hardware import hardware_named
-from fretsaw.cost.kernels import Kernel, all_reduce, gemm
-from fretsaw.cost.lookup import KernelTables, TableTimer, backends, load_tables
-from fretsaw.cost.provider import TABLES
-from fretsaw.cost.roofline import RooflineTimer
+from fretsaw.pricing.kernels import Kernel, all_reduce, gemm
+from fretsaw.pricing.lookup import KernelTables, TableTimer, backends, load_tables
+from fretsaw.pricing.provider import TABLES
+from fretsaw.pricing.roofline import RooflineTimer
 
 SIZES = ((16384, 8192), (8192, 16384), (16384, 16384))
 FORMATS = ("bf16", "fp8", "nvfp4")

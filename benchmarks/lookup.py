@@ -32,9 +32,9 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from fretsaw.cost.grid import Grid
-from fretsaw.cost.kernels import Kernel, Timing, gemm
-from fretsaw.cost.lookup import BEST_FIRST, Experts, TableTimer, load_tables
+from fretsaw.pricing.grid import Grid
+from fretsaw.pricing.kernels import Kernel, Timing, gemm
+from fretsaw.pricing.lookup import BEST_FIRST, Experts, TableTimer, load_tables
 
 SYSTEMS = ("h100_sxm", "h200_sxm", "b200_sxm")
 VERSIONS = {"trtllm": "1.3.0rc20", "sglang": "0.5.14", "vllm": "0.24.0"}
@@ -176,7 +176,7 @@ def widths(kind: Experts, *, name: str) -> Iterator[Case]:
 
 
 def below(grid: Grid, what: str, *, half: int) -> Case:
-    """The model below the least width, as `fretsaw.cost.extension` has it, on a shorter table."""
+    """The model below the least width, as `pricing.extension` has it, on a shorter table."""
     low, high = grid.axes["ffn"][half], grid.axes["ffn"][half + 1]
     slope = (grid.seconds[half + 1] - grid.seconds[half]) / (high - low)
     errors = []

@@ -29,10 +29,10 @@ from transformers import NemotronHForCausalLM
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.tables import append_line, read_lines
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.measure import MeasuredTable, points_to_measure
 from fretsaw.errors import RunError
 from fretsaw.families import family_of
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.measure import MeasuredTable, points_to_measure
 from fretsaw.runtime.load import load_model
 from fretsaw.runtime.machine import measure_machine
 from fretsaw.runtime.passes import Passes, random_model

@@ -22,10 +22,10 @@ from fretsaw.checkpoint.reader import read_config
 from fretsaw.core.hardware import Layout, Node, parse_node, parse_workload
 from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.provider import EngineModel, engine_model, pricers_of
-from fretsaw.cost.roofline import Constants
 from fretsaw.families import family_of
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.provider import EngineModel, engine_model, pricers_of
+from fretsaw.pricing.roofline import Constants
 from fretsaw.serving.frontier import Point, pareto, prefill_seconds, server_rate_at, sweep
 
 HERE = Path(__file__).parent

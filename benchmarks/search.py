@@ -22,8 +22,8 @@ import numpy as np
 from fretsaw.checkpoint.reader import read_config
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.variant import Choice, Variant
-from fretsaw.cost.memory import model_costs
 from fretsaw.families import family_of
+from fretsaw.pricing.memory import model_costs
 from fretsaw.recipe.sections import Serve
 from fretsaw.solver.alternatives import Terms, solve_any
 from fretsaw.solver.budget import resolve_budgets

@@ -3,7 +3,7 @@
     pip install -e '.[gpu-tables]' && python scripts/gpu_tables.py
 
 Reads the parquet files of `aiconfigurator-core` (Apache-2.0), writes one
-`src/fretsaw/data/gpu_tables/<hardware>/<backend>.npz` for `fretsaw.cost.lookup`, and the page of
+`src/fretsaw/data/gpu_tables/<hardware>/<backend>.npz` for `fretsaw.pricing.lookup`, and the page of
 their sources beside them. Nothing is computed but units: milliseconds become seconds, elements of
 a message bytes. Cells that were not measured are NaN.
 """
@@ -290,7 +290,7 @@ def sources_page(pages: Sequence[tuple[str, str, Grid]]) -> str:
         "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES;",
         "https://github.com/ai-dynamo/aiconfigurator). Changed: fewer rows, other units (seconds,",
         "bytes), 12 bits of mantissa. Files are under `aiconfigurator_core/systems/data`.",
-        f"Routing of experts: {ROUTING}. Read by `fretsaw.cost.lookup`.",
+        f"Routing of experts: {ROUTING}. Read by `fretsaw.pricing.lookup`.",
         "",
         "| hardware | backend | table | cells | file | kernels |",
         "| --- | --- | --- | --- | --- | --- |",

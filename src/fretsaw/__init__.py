@@ -1,8 +1,8 @@
 """fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took.
 
 The functions mirror the commands: `describe`, `compress`, `estimate` (``--dry-run``), one per
-stage: `calibrate`, `rank`, `library`, `score`, `search`, `build`, `distill`; `verify`, `export`
-and `serve`. They are loaded when first used.
+stage: `calibrate`, `rank`, `library`, `score`, `cost`, `search`, `build`, `distill`; `verify`,
+`export` and `serve`. They are loaded when first used.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         build,
         calibrate,
         compress,
+        cost,
         describe,
         distill,
         estimate,
@@ -35,6 +36,7 @@ __all__ = [
     "build",
     "calibrate",
     "compress",
+    "cost",
     "describe",
     "distill",
     "estimate",

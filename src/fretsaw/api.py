@@ -6,11 +6,11 @@ from pathlib import Path
 
 from fretsaw.checkpoint.verify import Verification
 from fretsaw.recipe import Recipe, load_recipe
-from fretsaw.report.description import Description
-from fretsaw.report.estimate import Estimate
-from fretsaw.report.quantized import Quantized
-from fretsaw.report.served import Served
-from fretsaw.report.summary import Summary
+from fretsaw.reports.description import Description
+from fretsaw.reports.estimate import Estimate
+from fretsaw.reports.quantized import Quantized
+from fretsaw.reports.served import Served
+from fretsaw.reports.summary import Summary
 from fretsaw.stages.compress import compress as _compress
 from fretsaw.stages.compress import run_one
 from fretsaw.stages.describe import describe
@@ -41,6 +41,7 @@ __all__ = [
     "build",
     "calibrate",
     "compress",
+    "cost",
     "describe",
     "distill",
     "estimate",

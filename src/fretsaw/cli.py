@@ -50,7 +50,7 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is: parameters, active parameters, bytes, KV and state per sequence."""
-    from fretsaw.report.description import print_description  # noqa: PLC0415
+    from fretsaw.reports.description import print_description  # noqa: PLC0415
     from fretsaw.stages.describe import describe as run  # noqa: PLC0415
 
     description = run(source)
@@ -120,7 +120,7 @@ def plan(
 ) -> None:
     """Say what a model serves on a hardware: speed, requests at once, what binds and what helps."""
     given = dict(locals())
-    from fretsaw.report.outlook import print_serving_plan  # noqa: PLC0415
+    from fretsaw.reports.outlook import print_serving_plan  # noqa: PLC0415
     from fretsaw.stages.plan import PlanOptions, write_picture  # noqa: PLC0415
     from fretsaw.stages.plan import plan as run  # noqa: PLC0415
 
@@ -150,8 +150,8 @@ def compress(
     quiet: Quiet = False,
 ) -> None:
     """Run all rounds: describe, calibrate, rank, library, score, search, build, distill."""
-    from fretsaw.report.estimate import print_estimate  # noqa: PLC0415
-    from fretsaw.report.summary import print_summary  # noqa: PLC0415
+    from fretsaw.reports.estimate import print_estimate  # noqa: PLC0415
+    from fretsaw.reports.summary import print_summary  # noqa: PLC0415
     from fretsaw.stages.compress import compress as run  # noqa: PLC0415
     from fretsaw.stages.estimate import estimate_run  # noqa: PLC0415
 
@@ -213,7 +213,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Look for all that is wrong with a checkpoint; exit code 2 if there is anything."""
-    from fretsaw.report.verification import print_verification  # noqa: PLC0415
+    from fretsaw.reports.verification import print_verification  # noqa: PLC0415
     from fretsaw.stages.verify import verify as run  # noqa: PLC0415
 
     result = run(folder, generate=generate, allow_remote_code=allow_remote_code)
@@ -280,7 +280,7 @@ def quantize(
 ) -> None:
     """Write a checkpoint in FP8 or NVFP4, as vLLM, SGLang and TensorRT-LLM read it."""
     given = dict(locals())
-    from fretsaw.report.quantized import print_quantized  # noqa: PLC0415
+    from fretsaw.reports.quantized import print_quantized  # noqa: PLC0415
     from fretsaw.stages.quantize import quantize as run  # noqa: PLC0415
     from fretsaw.stages.quantize_options import QuantizeOptions  # noqa: PLC0415
 

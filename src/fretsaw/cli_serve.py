@@ -62,7 +62,7 @@ def serve(
 ) -> None:
     """Measure what an engine serves: user speed against server rate, parent and child in turn."""
     given = dict(locals()) | {"engine_arguments": tuple(engine_arguments or ())}
-    from fretsaw.report.served import print_served  # noqa: PLC0415
+    from fretsaw.reports.served import print_served  # noqa: PLC0415
     from fretsaw.stages.progress import Reporter  # noqa: PLC0415
     from fretsaw.stages.serve import ServeOptions, write_picture  # noqa: PLC0415
     from fretsaw.stages.serve import serve as run  # noqa: PLC0415

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fretsaw.core.hardware import hardware_named, hardware_names
-from fretsaw.cost.provider import engine_model
+from fretsaw.pricing.provider import engine_model
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cost-model.md").read_text(encoding="utf-8")
 

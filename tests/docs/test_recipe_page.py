@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from fretsaw.cost.memory import COSTS
+from fretsaw.pricing.memory import COSTS
 from fretsaw.recipe.sections import SECTIONS, Compute, Data
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from fretsaw.cli import main
-from fretsaw.report.summary import Summary
+from fretsaw.reports.summary import Summary
 from fretsaw.stages.compress import compress
 from tests.flow.pico_run import QUIET, Setting
 

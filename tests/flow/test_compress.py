@@ -19,8 +19,8 @@ import fretsaw
 from fretsaw.checkpoint.child import cut, plan_child
 from fretsaw.checkpoint.lineage import LINEAGE_NAME, hash_checkpoint, hash_file
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.cost.memory import model_costs
 from fretsaw.errors import RunError
+from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import load_model
 from fretsaw.stages.build import CHILD
 from fretsaw.stages.compress import ROUND, compress, run_one
@@ -324,9 +324,7 @@ def test_python_calls_are_the_commands(finished: Finished) -> None:
     )
     for stage in STAGES[1:]:
         word = stage.split("-", 1)[1]
-        # `fretsaw.cost` is the room of that name.
-        call = getattr(fretsaw.api if word == "cost" else fretsaw, word)
-        folder = call(recipe, out=finished.out, round_number=2, reporter=QUIET)
+        folder = getattr(fretsaw, word)(recipe, out=finished.out, round_number=2, reporter=QUIET)
         assert folder == finished.out / "round-2" / stage
     with pytest.raises(AttributeError, match="has no attribute 'comprss'"):
         fretsaw.comprss  # noqa: B018

@@ -15,11 +15,11 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.core.hardware import ONE_GPU, parse_node
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import Block, ModelShape
-from fretsaw.cost.blocks import block_kernels
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.measure import Conditions, MeasuredRow, MeasuredTable, Part
-from fretsaw.cost.memory import footprints
 from fretsaw.errors import InfeasibleError, RecipeError
+from fretsaw.pricing.blocks import block_kernels
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.measure import Conditions, MeasuredRow, MeasuredTable, Part
+from fretsaw.pricing.memory import footprints
 from fretsaw.recipe import Recipe, resolve_recipe
 from fretsaw.runtime.timing import Sample
 from fretsaw.serving.capacity import Assumptions, capacity

@@ -13,8 +13,8 @@ import pytest
 
 from fretsaw.core.shape import Mixer
 from fretsaw.core.variant import Choice, Variant
-from fretsaw.cost.memory import add_costs, costs_by_block, fixed_costs, model_costs
 from fretsaw.errors import InfeasibleError
+from fretsaw.pricing.memory import add_costs, costs_by_block, fixed_costs, model_costs
 from fretsaw.solver.budget import Budget
 from fretsaw.solver.library import Grid, build_library
 from fretsaw.solver.mip import Problem, solve

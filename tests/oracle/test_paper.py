@@ -10,8 +10,8 @@ import pytest
 
 from fretsaw.core.hardware import Layout, parse_node, parse_workload
 from fretsaw.core.precision import preset
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.provider import pricers
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.provider import pricers
 from fretsaw.serving.frontier import Point, pareto, prefill_seconds, server_rate_at, sweep
 from tests.shapes import published_shape
 

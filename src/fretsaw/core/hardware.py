@@ -13,7 +13,7 @@ from fretsaw.core.units import parse_count
 from fretsaw.errors import RecipeError, nearest
 
 THIS_MACHINE = "this-machine"
-"""Name of the machine that fretsaw runs on; its numbers are measured (`fretsaw.cost.measure`)."""
+"""Name of the machine that fretsaw runs on; its numbers are measured (`pricing.measure`)."""
 
 NODE = re.compile(r"\s*(?:([0-9]{1,6})\s*[xX×]\s*)?([A-Za-z][\w.-]*)\s*")
 LAYOUT = re.compile(r"(tp|dp|ep)([0-9]{1,6})")
@@ -42,7 +42,7 @@ class Hardware:
         link_bytes_per_s: To its neighbours, in one direction.
         board_power_w: Limit of the board.
         idle_power_w: Powered and without work.
-        table: Folder of measured kernel times (`fretsaw.cost.lookup`), if there are any.
+        table: Folder of measured kernel times (`fretsaw.pricing.lookup`), if there are any.
         sources: Field -> where its number comes from.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from transformers import NemotronHForCausalLM
 
-from fretsaw.cost.kernels import Step
+from fretsaw.pricing.kernels import Step
 from fretsaw.runtime.passes import Passes, Run
 
 ROUNDS = 15

@@ -14,8 +14,8 @@ from transformers import DynamicCache, NemotronHForCausalLM
 from transformers.cache_utils import DynamicLayer
 
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.kernels import Step
 from fretsaw.errors import RecipeError, UnsupportedModelError
+from fretsaw.pricing.kernels import Step
 from fretsaw.runtime.load import ALWAYS_FLOAT32, empty_model
 
 Run = Callable[[], float]

@@ -21,15 +21,15 @@ from torch import nn
 from transformers import NemotronHForCausalLM
 
 from fretsaw.core.shape import Block, ModelShape
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.measure import (
+from fretsaw.errors import RunError
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.measure import (
     Conditions,
     MeasuredRow,
     MeasuredTable,
     Part,
     append_measurement,
 )
-from fretsaw.errors import RunError
 from fretsaw.runtime.load import empty_model
 from fretsaw.runtime.passes import Flush, Passes, Run, random_model, weights_bytes
 

@@ -12,8 +12,8 @@ from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.tables import ScoreKey
 from fretsaw.core.units import format_bytes, format_count, format_latency
 from fretsaw.core.variant import Choice
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.memory import Footprint, footprints, mtp_footprint
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.memory import Footprint, footprints, mtp_footprint
 from fretsaw.serving.capacity import usable_bytes
 from fretsaw.serving.demand import (
     Demand,

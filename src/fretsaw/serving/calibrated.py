@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from fretsaw.core.hardware import Hardware, Node, Workload
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.calibration import Observation, fit_constants, pricer_with
-from fretsaw.cost.roofline import Constants
-from fretsaw.cost.step import Pricer
+from fretsaw.pricing.calibration import Observation, fit_constants, pricer_with
+from fretsaw.pricing.roofline import Constants
+from fretsaw.pricing.step import Pricer
 from fretsaw.serving.frontier import point, prefill_seconds
 from fretsaw.serving.load import Loaded
 

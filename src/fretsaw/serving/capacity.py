@@ -9,8 +9,8 @@ from fretsaw.core.hardware import ONE_GPU, Layout, Node
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import format_bytes
-from fretsaw.cost.memory import Footprint, footprint, mtp_footprint
 from fretsaw.errors import RecipeError
+from fretsaw.pricing.memory import Footprint, footprint, mtp_footprint
 
 MEMORY_FRACTION = 0.9
 """Share of a GPU that an engine may use; vLLM's and SGLang's usual setting."""

@@ -20,9 +20,9 @@ from typing import NamedTuple, Protocol
 from fretsaw.core.hardware import Layout, Node, Workload
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import Block, ModelShape
-from fretsaw.cost.energy import Energy
-from fretsaw.cost.kernels import Step
 from fretsaw.errors import InfeasibleError
+from fretsaw.pricing.energy import Energy
+from fretsaw.pricing.kernels import Step
 from fretsaw.serving.capacity import USUAL, Assumptions, capacity
 from fretsaw.serving.frontier import prefill_steps
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from fretsaw.core.hardware import Layout, Node, Workload
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.blocks import check_layout
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.step import Pricer
 from fretsaw.errors import RecipeError
+from fretsaw.pricing.blocks import check_layout
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.step import Pricer
 from fretsaw.serving.capacity import USUAL, Assumptions, capacity
 
 PREFILL_TOKENS = 8192

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fretsaw.core.hardware import Layout, Node, Workload
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.energy import EnergyModel
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.step import Account
+from fretsaw.pricing.energy import EnergyModel
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.step import Account
 from fretsaw.serving.capacity import Assumptions, Capacity, capacity
 from fretsaw.serving.frontier import (
     Point,

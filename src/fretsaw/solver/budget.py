@@ -16,8 +16,8 @@ from fretsaw.core.units import (
     parse_count,
     parse_fraction,
 )
-from fretsaw.cost.memory import COSTS
 from fretsaw.errors import InfeasibleError, RecipeError, nearest
+from fretsaw.pricing.memory import COSTS
 
 Least = Callable[[str, Sequence["Budget"]], int | None]
 """(cost, other budgets) -> the least whole-model value, None if the others cannot be met."""
@@ -43,7 +43,7 @@ class Budget:
     """A whole-model cost must not exceed a limit.
 
     Attributes:
-        cost: Name of the cost (`fretsaw.cost.memory.COSTS`, or of a `PricedCost`).
+        cost: Name of the cost (`fretsaw.pricing.memory.COSTS`, or of a `PricedCost`).
         limit: In the cost's own unit.
         text: As the recipe has it.
     """

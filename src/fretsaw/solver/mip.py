@@ -23,8 +23,8 @@ import numpy as np
 from fretsaw.core.shape import MODEL_SCOPE, Mixer, ModelShape
 from fretsaw.core.tables import ScoreKey
 from fretsaw.core.variant import Choice, Variant
-from fretsaw.cost.memory import Costs, costs_by_block, fixed_costs
 from fretsaw.errors import InfeasibleError, RunError
+from fretsaw.pricing.memory import Costs, costs_by_block, fixed_costs
 from fretsaw.solver.budget import Budget, PricedCost, explain_infeasible
 from fretsaw.solver.program import Answer, Floats, Limit, Program
 

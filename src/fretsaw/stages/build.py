@@ -17,8 +17,8 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.units import parse_shard_bytes
 from fretsaw.core.variant import Choice
-from fretsaw.cost.memory import model_costs
 from fretsaw.errors import RunError
+from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import running_name
 from fretsaw.stages.export import precision_of, write_who_can_load
 from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks

@@ -14,8 +14,8 @@ from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import parse_shard_bytes
 from fretsaw.core.variant import Variant
-from fretsaw.cost.memory import model_costs
 from fretsaw.errors import FretsawError, RecipeError
+from fretsaw.pricing.memory import model_costs
 from fretsaw.recipe.sections import Library, Round
 from fretsaw.solver.alternatives import Terms, solve_any
 from fretsaw.solver.budget import resolve_budgets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fretsaw.recipe import Recipe
-from fretsaw.report.summary import Summary
+from fretsaw.reports.summary import Summary
 from fretsaw.stages.build import BUILD
 from fretsaw.stages.calibrate import CALIBRATE
 from fretsaw.stages.check import check

@@ -14,8 +14,8 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.hardware import Hardware
 from fretsaw.core.tables import read_lines
-from fretsaw.cost.measure import points_to_measure
-from fretsaw.cost.memory import costs_by_block
+from fretsaw.pricing.measure import points_to_measure
+from fretsaw.pricing.memory import costs_by_block
 from fretsaw.recipe.sections import Serve
 from fretsaw.runtime.machine import measure_machine
 from fretsaw.runtime.timing import Effort, Subject

@@ -19,11 +19,11 @@ from fretsaw.core.hardware import (
 from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import parse_count
-from fretsaw.cost.blocks import check_layout
-from fretsaw.cost.energy import EnergyModel
-from fretsaw.cost.provider import pricers
 from fretsaw.errors import RecipeError
 from fretsaw.families import family_named
+from fretsaw.pricing.blocks import check_layout
+from fretsaw.pricing.energy import EnergyModel
+from fretsaw.pricing.provider import pricers
 from fretsaw.recipe.sections import Serve
 from fretsaw.serving.alternatives import Alternative, Price, alternatives_of
 from fretsaw.serving.capacity import Assumptions

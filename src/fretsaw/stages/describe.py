@@ -11,7 +11,7 @@ from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.shape import ModelShape
 from fretsaw.families import family_of
 from fretsaw.quant.reader import open_checkpoint
-from fretsaw.report.description import Description, describe_shape
+from fretsaw.reports.description import Description, describe_shape
 from fretsaw.stages.run import RunRound, Stage
 
 

@@ -9,9 +9,9 @@ import torch
 
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.memory import model_costs
+from fretsaw.pricing.memory import model_costs
 from fretsaw.recipe import Recipe, Round
-from fretsaw.report.estimate import Estimate, EstimateLine
+from fretsaw.reports.estimate import Estimate, EstimateLine
 from fretsaw.stages.check import check, peak_disk_bytes
 from fretsaw.stages.library import variants_of
 from fretsaw.stages.progress import Reporter

@@ -16,7 +16,7 @@ from fretsaw.core.engines import Engine, engine_named, has_equal_blocks
 from fretsaw.core.precision import Precision, preset
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.errors import RunError, UnsupportedModelError
-from fretsaw.report.loaders import loaders_page
+from fretsaw.reports.loaders import loaders_page
 from fretsaw.serving.engines.base import EngineSettings, engine_python
 from fretsaw.serving.engines.llamacpp import GGUF, INSTALL, convert
 from fretsaw.stages.progress import Reporter

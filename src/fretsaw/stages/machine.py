@@ -12,9 +12,9 @@ from transformers import NemotronHForCausalLM
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.units import format_latency
-from fretsaw.cost.fitted import FittedKind, fit_kind
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.measure import PROVIDER, MeasuredTable
+from fretsaw.pricing.fitted import FittedKind, fit_kind
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.measure import PROVIDER, MeasuredTable
 from fretsaw.runtime.timing import Effort, Subject, measure, time_model
 from fretsaw.serving.demand import Demand, best_load
 from fretsaw.serving.frontier import prefill_steps

@@ -22,11 +22,11 @@ from fretsaw.core.hardware import (
 from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import format_bytes, parse_bytes, parse_count
-from fretsaw.cost.blocks import check_layout
-from fretsaw.cost.provider import EngineModel, energy_models, engine_model, pricers_of
 from fretsaw.errors import RecipeError
 from fretsaw.families import family_of
-from fretsaw.report.outlook import NamedOutlook, ServingPlan, plan_svg
+from fretsaw.pricing.blocks import check_layout
+from fretsaw.pricing.provider import EngineModel, energy_models, engine_model, pricers_of
+from fretsaw.reports.outlook import NamedOutlook, ServingPlan, plan_svg
 from fretsaw.serving.capacity import MEMORY_FRACTION, Assumptions
 from fretsaw.serving.frontier import layouts_of, replica_layouts
 from fretsaw.serving.planner import Setting, outlook

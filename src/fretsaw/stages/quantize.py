@@ -24,7 +24,7 @@ from fretsaw.quant.calibrate import Activations
 from fretsaw.quant.export import ExportSettings, check_calibrated, write_quantized
 from fretsaw.quant.plan import ExportPlan, plan_export
 from fretsaw.quant.reader import QuantizedCheckpoint, dequantized
-from fretsaw.report.quantized import Quantized
+from fretsaw.reports.quantized import Quantized
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize_options import AUTO, QuantizeOptions, precision_of

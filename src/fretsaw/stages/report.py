@@ -12,8 +12,8 @@ from fretsaw.checkpoint.assets import has_tokenizer
 from fretsaw.checkpoint.reader import Checkpoint, read_config
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
-from fretsaw.report.figures import additivity_svg, healing_svg
-from fretsaw.report.findings import (
+from fretsaw.reports.figures import additivity_svg, healing_svg
+from fretsaw.reports.findings import (
     Evaluation,
     Findings,
     RoundFindings,
@@ -22,9 +22,9 @@ from fretsaw.report.findings import (
     block_forms,
     trace_blocks,
 )
-from fretsaw.report.heatmap import choice_svg
-from fretsaw.report.page import report_page, summary_csv
-from fretsaw.report.summary import Summary
+from fretsaw.reports.heatmap import choice_svg
+from fretsaw.reports.page import report_page, summary_csv
+from fretsaw.reports.summary import Summary
 from fretsaw.stages.run import MANIFEST, Run, RunRound, read_manifest
 from fretsaw.stages.score import SCORES
 from fretsaw.stages.search import ADDITIVITY, read_choice

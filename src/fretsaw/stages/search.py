@@ -14,7 +14,7 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
-from fretsaw.cost.memory import model_costs
+from fretsaw.pricing.memory import model_costs
 from fretsaw.recipe.sections import Search
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.verify import measure_choices

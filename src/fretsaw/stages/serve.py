@@ -17,12 +17,12 @@ from fretsaw.checkpoint.reader import read_config
 from fretsaw.core.hardware import ONE_GPU, Hardware, Node, hardware_named, parse_workload
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.memory import footprint
-from fretsaw.cost.provider import pricers
-from fretsaw.cost.step import Pricer
 from fretsaw.errors import RecipeError, RunError
 from fretsaw.families import family_of
-from fretsaw.report.served import Served, ServedModel, served_svg
+from fretsaw.pricing.memory import footprint
+from fretsaw.pricing.provider import pricers
+from fretsaw.pricing.step import Pricer
+from fretsaw.reports.served import Served, ServedModel, served_svg
 from fretsaw.runtime.machine import measure_machine
 from fretsaw.serving.calibrated import calibrated_pricer
 from fretsaw.serving.engines.base import EngineSettings, Session

@@ -12,8 +12,8 @@ from transformers import NemotronHForCausalLM
 
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.hardware import Workload
-from fretsaw.cost.kernels import Step
-from fretsaw.report.summary import ServingLine
+from fretsaw.pricing.kernels import Step
+from fretsaw.reports.summary import ServingLine
 from fretsaw.runtime.compare import time_in_turn
 from fretsaw.serving.alternatives import Alternative
 from fretsaw.serving.demand import Demand, RequestTimes, token_seconds

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.cost.memory import model_costs
-from fretsaw.report.summary import Summary, SummaryLine
+from fretsaw.pricing.memory import model_costs
+from fretsaw.reports.summary import Summary, SummaryLine
 from fretsaw.stages.build import CHILD
 from fretsaw.stages.distill import RESULT
 from fretsaw.stages.run import Run, RunRound, read_manifest

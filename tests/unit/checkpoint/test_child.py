@@ -16,7 +16,7 @@ from fretsaw.checkpoint.assets import copy_assets
 from fretsaw.checkpoint.child import plan_child, write_child
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.core.variant import Choice, Variant
-from fretsaw.cost.memory import model_costs
+from fretsaw.pricing.memory import model_costs
 from tests.pico import write_pico_checkpoint
 
 SHARD = 40_000

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from fretsaw.checkpoint.reader import Checkpoint, read_header
 from fretsaw.core.precision import LINEAR, Precision, kind_of, precision_from, preset
-from fretsaw.cost.memory import mtp_bytes, stored_bytes
 from fretsaw.errors import CheckpointError, DataError, RecipeError, ShapeError
 from fretsaw.families.quantised import LAYOUTS, LayoutName, is_match, module_of
+from fretsaw.pricing.memory import mtp_bytes, stored_bytes
 from fretsaw.quant.calibrate import Activations
 from fretsaw.quant.export import ExportSettings, write_quantized
 from fretsaw.quant.formats import Nvfp4, fp8_scale, nvfp4_scale, peak_of

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fretsaw.core.shape import Block
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.measure import MeasuredTable, Part
 from fretsaw.errors import RecipeError, RunError, UnsupportedModelError
 from fretsaw.families import family_of
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.measure import MeasuredTable, Part
 from fretsaw.runtime import timing
 from fretsaw.runtime.passes import Passes, Run, random_model
 from fretsaw.runtime.timing import Effort, Sample, Subject, measure, sample_of, slope_of

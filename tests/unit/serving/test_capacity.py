@@ -6,8 +6,8 @@ import pytest
 
 from fretsaw.core.hardware import Hardware, Layout, Node, parse_node
 from fretsaw.core.precision import preset
-from fretsaw.cost.memory import footprint, mtp_bytes
 from fretsaw.errors import RecipeError
+from fretsaw.pricing.memory import footprint, mtp_bytes
 from fretsaw.serving.capacity import Assumptions, Capacity, capacity, usable_bytes
 from tests.shapes import hybrid_shape, published_shape
 

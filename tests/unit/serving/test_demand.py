@@ -13,10 +13,10 @@ from fretsaw.core.hardware import ONE_GPU, Hardware, Layout, Node, Workload
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.variant import Choice, Variant
-from fretsaw.cost.energy import Energy
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.memory import footprints
 from fretsaw.errors import InfeasibleError
+from fretsaw.pricing.energy import Energy
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.memory import footprints
 from fretsaw.serving.alternatives import Alternative, Price, alternatives_of
 from fretsaw.serving.capacity import capacity, usable_bytes
 from fretsaw.serving.demand import Demand, Target, best_load, target_of

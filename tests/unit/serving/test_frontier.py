@@ -12,9 +12,9 @@ import pytest
 from fretsaw.core.hardware import ONE_GPU, Layout, Node, Workload, parse_node, parse_workload
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.kernels import Kernel, Step, Timing
-from fretsaw.cost.provider import engine_model, pricers, pricers_of
-from fretsaw.cost.step import Pricer
+from fretsaw.pricing.kernels import Kernel, Step, Timing
+from fretsaw.pricing.provider import engine_model, pricers, pricers_of
+from fretsaw.pricing.step import Pricer
 from fretsaw.serving.capacity import Assumptions
 from fretsaw.serving.frontier import (
     PREFILL_TOKENS,

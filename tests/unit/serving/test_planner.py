@@ -9,8 +9,8 @@ import pytest
 from fretsaw.core.hardware import Layout, parse_node, parse_workload
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.provider import energy_models, engine_model, pricers_of
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.provider import energy_models, engine_model, pricers_of
 from fretsaw.serving.capacity import USUAL, Assumptions, capacity
 from fretsaw.serving.frontier import layouts_of, point
 from fretsaw.serving.planner import (

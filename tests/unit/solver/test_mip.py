@@ -14,8 +14,8 @@ from scipy.optimize import OptimizeResult, milp
 
 from fretsaw.core.shape import Mixer, ModelShape
 from fretsaw.core.variant import Choice, Variant
-from fretsaw.cost.memory import model_costs
 from fretsaw.errors import InfeasibleError, RecipeError, RunError
+from fretsaw.pricing.memory import model_costs
 from fretsaw.solver import program
 from fretsaw.solver.budget import Budget, resolve_budgets
 from fretsaw.solver.library import Grid, build_library

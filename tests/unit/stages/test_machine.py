@@ -12,8 +12,8 @@ from transformers import NemotronHForCausalLM
 from fretsaw.core.hardware import ONE_GPU, Hardware, Node, Workload
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import Block
-from fretsaw.cost.kernels import Step
-from fretsaw.cost.measure import Conditions, MeasuredRow, MeasuredTable, Part
+from fretsaw.pricing.kernels import Step
+from fretsaw.pricing.measure import Conditions, MeasuredRow, MeasuredTable, Part
 from fretsaw.runtime.timing import Sample, Subject
 from fretsaw.serving.demand import Demand
 from fretsaw.stages import machine

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fretsaw.errors import CheckpointError, FretsawError, RecipeError, UnsupportedModelError
-from fretsaw.report.outlook import ServingPlan
+from fretsaw.reports.outlook import ServingPlan
 from fretsaw.stages.plan import PlanOptions, plan, write_picture
 from tests.pico import pico_config
 from tests.shapes import CONFIGS

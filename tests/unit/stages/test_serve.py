@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fretsaw.errors import FretsawError, RecipeError, RunError
-from fretsaw.report.served import served_svg
+from fretsaw.reports.served import served_svg
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.serve import ServeOptions, find_models, serve, write_picture
 from tests.pico import HETEROGENEOUS, pico_config, puzzle_config
