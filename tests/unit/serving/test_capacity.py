@@ -44,13 +44,13 @@ def held(shape, node, *, context=MILLION, layout=Layout(), **assumed) -> Capacit
         ((70e9, 44.5e9), MILLION, 0.97, (3, 9)),
     ],
 )
-def test_a_million_tokens_on_one_h100_as_in_the_facts(
+def test_a_million_tokens_on_one_h100_as_published(
     weights: tuple[float | None, float | None],
     context: int,
     fraction: float,
     expected: tuple[int, int],
 ) -> None:
-    """facts/iterative-puzzle.md, section 10: one card, NVFP4 weights, FP8 KV, FP32 state."""
+    """arXiv:2607.04371: 1 and 8 requests on one card; NVFP4 weights, FP8 KV, FP32 state."""
     for shape, size, most in zip((SUPER, PUZZLE), weights, expected, strict=True):
         given = None if size is None else int(size)
         found = held(
