@@ -13,8 +13,8 @@ import yaml
 
 from fretsaw.checkpoint.lineage import hash_file
 from fretsaw.recipe import Recipe, resolve_recipe
+from fretsaw.stages.manifest import MANIFEST
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import MANIFEST
 from tests.pico import write_pico_checkpoint
 
 STAGES = (

@@ -24,9 +24,10 @@ from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import load_model
 from fretsaw.stages.build import CHILD
 from fretsaw.stages.compress import ROUND, compress, run_one
+from fretsaw.stages.manifest import damage, digest, read_manifest
 from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import Run, RunRound, damage, digest, read_manifest
+from fretsaw.stages.run import Run, RunRound
 from fretsaw.stages.search import read_choice
 from tests.flow.conftest import Finished, Said
 from tests.flow.pico_run import QUIET, STAGES, Setting, contents, snapshot
@@ -258,7 +259,7 @@ def test_json_goes_to_stdout_and_words_to_stderr(
 
     assert said.code == 0
     told = json.loads(said.out)
-    assert told == finished.summary.to_json() | {"peak_bytes": told["peak_bytes"]}
+    assert told == finished.summary.to_json(), "a run with nothing to do measures nothing anew"
     assert "done before" in said.err
     described = command("describe", finished.summary.child, "--json")
     assert json.loads(described.out)["is_checked"] is True

@@ -14,8 +14,9 @@ from fretsaw.checkpoint.lineage import hash_file
 from fretsaw.errors import RunError
 from fretsaw.recipe import Recipe, load_recipe
 from fretsaw.stages.compress import ROUND, compress, run_one
+from fretsaw.stages.manifest import MANIFEST
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import MANIFEST, Run, Stage, run_stage
+from fretsaw.stages.run import Run, Stage, run_stage
 from tests.flow.conftest import Finished
 from tests.flow.pico_run import STAGES, Setting, contents, snapshot
 

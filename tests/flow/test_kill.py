@@ -29,7 +29,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from fretsaw.recipe import resolve_recipe
 from fretsaw.stages import distill as distill_stage
 from fretsaw.stages.compress import compress, run_one
-from fretsaw.stages.run import MANIFEST, STARTED, run_stage
+from fretsaw.stages.manifest import MANIFEST, STARTED
+from fretsaw.stages.run import run_stage
 from fretsaw.stages.score import SCORES
 from fretsaw.train.journal import Journal, Tally
 from fretsaw.train.plan import DistillSettings

@@ -65,6 +65,14 @@ class ServingLine:
 
 
 @dataclass(frozen=True)
+class RunWarning:
+    """A warning of a run: ``check`` or ``round 1 score``, and what was said."""
+
+    place: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Summary:
     """A finished run in figures.
 
@@ -72,15 +80,22 @@ class Summary:
         lines: Parent first, last child last.
         child: Folder of the last healed child.
         run: Folder of the run.
-        peak_bytes: Largest resident memory of the process so far.
+        peaks: Largest resident memory of a process, bytes, by stage: ``check``, ``round 1 score``.
         serving: Demands of the last round.
+        warnings: All that were given, those of stages that were done before included.
     """
 
     lines: tuple[SummaryLine, ...]
     child: Path
     run: Path
-    peak_bytes: int
+    peaks: Mapping[str, int]
     serving: tuple[ServingLine, ...] = ()
+    warnings: tuple[RunWarning, ...] = ()
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident memory of all stages."""
+        return max(self.peaks.values(), default=0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
@@ -89,8 +104,10 @@ class Summary:
             "child": str(self.child),
             "run": str(self.run),
             "peak_bytes": self.peak_bytes,
+            "peak_bytes_by_stage": dict(self.peaks),
             "models": lines,
             "serving": [vars(line) for line in self.serving],
+            "warnings": [vars(warning) for warning in self.warnings],
         }
 
 
@@ -124,7 +141,11 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(f"served: {one.told()}", soft_wrap=True)
     console.print(f"child: {summary.child}", soft_wrap=True)
     console.print(f"report: {summary.run / 'report' / 'index.html'}", soft_wrap=True)
-    console.print(f"peak memory: {format_bytes(summary.peak_bytes)}")
+    if summary.peak_bytes:
+        place = max(summary.peaks, key=summary.peaks.__getitem__)
+        console.print(f"peak memory: {format_bytes(summary.peak_bytes)} ({place})")
+    for warning in summary.warnings:
+        console.print(f"warning, {warning.place}: {warning.text}", soft_wrap=True, markup=False)
 
 
 SHARES = {

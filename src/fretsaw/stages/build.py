@@ -21,8 +21,9 @@ from fretsaw.errors import RunError
 from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import running_name
 from fretsaw.stages.export import precision_of, write_who_can_load
+from fretsaw.stages.manifest import read_manifest
 from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks
-from fretsaw.stages.run import RunRound, Stage, read_manifest
+from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.search import read_choice
 from fretsaw.stages.speedup import measure_speedups, write_speedups
 from fretsaw.stages.text import calibration_ids

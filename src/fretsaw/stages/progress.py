@@ -34,6 +34,8 @@ class Reporter:
 
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
     is_quiet: bool = False
+    collections: list[list[str]] = field(default_factory=list, repr=False, compare=False)
+    """Lists that warnings are added to at present: see `collect`."""
 
     def say(self, text: str) -> None:
         """A plain line."""
@@ -41,8 +43,20 @@ class Reporter:
             self._print(text, "dim")
 
     def warn(self, text: str) -> None:
-        """A line that should not be missed."""
+        """A line that should not be missed: printed, and kept by whoever collects."""
+        for collection in self.collections:
+            collection.append(text)
         self._print(f"warning: {text}", "yellow")
+
+    @contextmanager
+    def collect(self) -> Iterator[list[str]]:
+        """The warnings given while the context is open, in order."""
+        collection: list[str] = []
+        self.collections.append(collection)
+        try:
+            yield collection
+        finally:
+            self.collections[:] = [c for c in self.collections if c is not collection]
 
     def stage(self, number: int, word: str) -> None:
         """The heading of a stage."""

@@ -25,7 +25,8 @@ from fretsaw.reports.findings import (
 from fretsaw.reports.heatmap import choice_svg
 from fretsaw.reports.page import report_page, summary_csv
 from fretsaw.reports.summary import Summary
-from fretsaw.stages.run import MANIFEST, Run, RunRound, read_manifest
+from fretsaw.stages.manifest import read_manifest
+from fretsaw.stages.run import Run, RunRound, word_of
 from fretsaw.stages.score import SCORES
 from fretsaw.stages.search import ADDITIVITY, read_choice
 from fretsaw.stages.summary import read_result
@@ -138,6 +139,4 @@ def _evaluation(row: Mapping[str, Any]) -> Evaluation:
 
 def _seconds(round_: RunRound) -> dict[str, float]:
     """Time of each finished stage by its word, in the order of the walk."""
-    folders = sorted(file.parent for file in round_.folder.glob(f"*/{MANIFEST}"))
-    done = (folder for folder in folders if folder.suffix != ".partial")
-    return {f.name.split("-", 1)[1]: float(read_manifest(f)["seconds"]) for f in done}
+    return {word_of(f.name): float(read_manifest(f)["seconds"]) for f in round_.finished()}

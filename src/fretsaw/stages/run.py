@@ -23,16 +23,27 @@ from typing import Any
 
 from torch import Tensor
 
-from fretsaw.checkpoint.lineage import hash_checkpoint, hash_file
+from fretsaw.checkpoint.lineage import hash_checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.errors import RunError
 from fretsaw.recipe import Recipe, Round
+from fretsaw.runtime.resident import watch_peak
+from fretsaw.stages.manifest import (
+    MANIFEST,
+    STARTED,
+    Account,
+    damage,
+    digest,
+    read_manifest,
+    stage_digest,
+    warnings_of,
+    write_manifest,
+)
 from fretsaw.stages.progress import Reporter
 
-MANIFEST = "manifest.json"
-STARTED = "started.json"
 MARKER = "recipe.resolved.json"
-VERSIONED = ("fretsaw", "torch", "transformers", "scipy")
+CHECK = "check.json"
+"""What the check before the first stage took and warned about."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +126,11 @@ class RunRound:
         inside = self.model.is_relative_to(self.run.folder)
         return str(self.model.relative_to(self.run.folder) if inside else self.model)
 
+    def finished(self) -> list[Path]:
+        """Folders of the finished stages, in the order of the walk."""
+        folders = sorted(file.parent for file in self.folder.glob(f"*/{MANIFEST}"))
+        return [folder for folder in folders if folder.suffix != ".partial"]
+
     def result(self, stage: str) -> Path:
         """Folder of a finished stage of this round.
 
@@ -138,10 +154,9 @@ class RunRound:
         return folder
 
     def _command(self, stage: str) -> str:
-        word = stage.split("-", 1)[-1]
         return (
-            f"run `fretsaw {word} RECIPE --out {self.run.folder} --round {self.number}` first, "
-            "or `fretsaw compress`"
+            f"run `fretsaw {word_of(stage)} RECIPE --out {self.run.folder} --round {self.number}` "
+            "first, or `fretsaw compress`"
         )
 
 
@@ -167,7 +182,12 @@ class Stage:
     @property
     def word(self) -> str:
         """The stage's one word."""
-        return self.name.split("-", 1)[1]
+        return word_of(self.name)
+
+
+def word_of(folder_name: str) -> str:
+    """The word of a stage by the name of its folder: ``score`` of ``04-score``."""
+    return folder_name.split("-", 1)[-1]
 
 
 def run_stage(stage: Stage, round_: RunRound) -> Path:
@@ -184,15 +204,27 @@ def run_stage(stage: Stage, round_: RunRound) -> Path:
         problem = _problem(final, inputs)
         if problem is None:
             reporter.say(f"round {round_.number} {stage.word}: done before, checksums hold")
+            for warning in warnings_of(final):
+                reporter.warn(warning)
             return final
         reporter.warn(f"round {round_.number} {stage.word}: {problem}; doing it again")
         _move_aside(final, round_.run.folder)
     partial = _open_partial(final, inputs, round_=round_)
     reporter.stage(round_.number, stage.word)
-    started = time.monotonic()
-    stage.body(round_, partial)
-    _finish(partial, final, inputs=inputs, seconds=time.monotonic() - started)
+    with accounted(reporter) as account:
+        stage.body(round_, partial)
+    write_manifest(partial, final.name, inputs=inputs, account=account())
+    partial.rename(final)  # a kill at any point costs nothing
+    (final / STARTED).unlink()
     return final
+
+
+@contextmanager
+def accounted(reporter: Reporter) -> Iterator[Callable[[], Account]]:
+    """Watch what is done inside: gives its account so far."""
+    peak, started = watch_peak(), time.monotonic()
+    with reporter.collect() as warnings:
+        yield lambda: Account(time.monotonic() - started, peak(), tuple(warnings))
 
 
 def _inputs(stage: Stage, round_: RunRound) -> dict[str, Any]:
@@ -237,16 +269,6 @@ def _problem(folder: Path, inputs: Mapping[str, Any]) -> str | None:
     return damage(folder)
 
 
-def damage(folder: Path) -> str | None:
-    """Which results of a finished stage are gone or differ from their checksums, in words."""
-    results = read_manifest(folder)["results"]
-    gone = [name for name in results if not (folder / name).is_file()]
-    if gone:
-        return f"{', '.join(gone[:3])} is missing"
-    bad = [name for name, value in results.items() if hash_file(folder / name) != value]
-    return f"{', '.join(bad[:3])} does not match its checksum" if bad else None
-
-
 def _move_aside(folder: Path, run: Path) -> None:
     kept = run / "replaced"
     kept.mkdir(exist_ok=True)
@@ -258,7 +280,7 @@ def _open_partial(final: Path, inputs: Mapping[str, Any], *, round_: RunRound) -
     partial = final.with_name(final.name + ".partial")
     started = partial / STARTED
     reporter = round_.run.reporter
-    if _read_json(started) == inputs:
+    if read_json(started) == inputs:
         reporter.say(f"{final.name}: going on where an earlier run stopped")
         return partial
     # A run killed between making the folder and writing what it started from has left nothing.
@@ -270,59 +292,12 @@ def _open_partial(final: Path, inputs: Mapping[str, Any], *, round_: RunRound) -
     return partial
 
 
-def _read_json(file: Path) -> object:
+def read_json(file: Path) -> object:
     """Content of a JSON file; None if it is not there or damaged."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def _finish(partial: Path, final: Path, *, inputs: Mapping[str, Any], seconds: float) -> None:
-    """Write the manifest and give the folder its name; a kill at any point costs nothing."""
-    ours = [partial / (name + end) for name in (STARTED, MANIFEST) for end in ("", ".new")]
-    files = (p for p in partial.rglob("*") if p.is_file() and p not in ours)
-    results = {str(p.relative_to(partial)): hash_file(p) for p in sorted(files)}
-    manifest = {
-        "stage": final.name,
-        "inputs": inputs,
-        "results": results,
-        "versions": {name: version(name) for name in VERSIONED},
-        "seconds": round(seconds, 3),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-    write_json(partial / MANIFEST, manifest | {"sha256": digest(manifest)})
-    partial.rename(final)
-    (final / STARTED).unlink()
-
-
-def stage_digest(folder: Path) -> str:
-    """Fingerprint of a finished stage's results, from its manifest."""
-    return digest(read_manifest(folder)["results"])
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Manifest of a finished stage.
-
-    Raises:
-        RunError: it is missing or damaged.
-    """
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        is_whole = manifest.pop("sha256") == digest(manifest)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        is_whole = False
-    if not is_whole:
-        raise RunError(
-            f"{folder / MANIFEST} is missing or damaged",
-            "run that stage again, or `fretsaw compress`",
-        )
-    return manifest
-
-
-def digest(data: object) -> str:
-    """SHA-256 of plain data."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def check_folder(out: Path, *, text: Path) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import resource
 from collections.abc import Mapping
 from typing import Any
 
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.pricing.memory import model_costs
-from fretsaw.reports.summary import Summary, SummaryLine
+from fretsaw.reports.summary import RunWarning, Summary, SummaryLine
 from fretsaw.stages.build import CHILD
 from fretsaw.stages.distill import RESULT
-from fretsaw.stages.run import Run, RunRound, read_manifest
+from fretsaw.stages.manifest import read_manifest
+from fretsaw.stages.run import CHECK, Run, RunRound, word_of
 from fretsaw.stages.speedup import read_speedups
 
 STAGES = (
@@ -51,9 +51,31 @@ def summarize(run: Run) -> Summary:
                 tokens=result["tokens"],
             )
         )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    served = read_speedups(round_.result("07-build"))
-    return Summary(tuple(lines), child, run.folder, peak, tuple(served))
+    accounts = read_accounts(run)
+    return Summary(
+        lines=tuple(lines),
+        child=child,
+        run=run.folder,
+        peaks={place: account.get("peak_bytes", 0) for place, account in accounts.items()},
+        serving=tuple(read_speedups(round_.result("07-build"))),
+        warnings=tuple(
+            RunWarning(place, text)
+            for place, account in accounts.items()
+            for text in account.get("warnings", ())
+        ),
+    )
+
+
+def read_accounts(run: Run) -> dict[str, dict[str, Any]]:
+    """What was kept of the making of each result: ``check``, ``round 1 score``, … in order."""
+    accounts: dict[str, dict[str, Any]] = {}
+    check = run.folder / CHECK
+    if check.is_file():
+        accounts["check"] = json.loads(check.read_text(encoding="utf-8"))
+    for round_ in run.rounds():
+        for folder in round_.finished():
+            accounts[f"round {round_.number} {word_of(folder.name)}"] = read_manifest(folder)
+    return accounts
 
 
 def read_result(round_: RunRound) -> dict[str, Any]:

@@ -118,7 +118,7 @@ SUMMARY = Summary(
     ),
     RUN / "round-2" / "08-distill" / "child",
     RUN,
-    1_500_000_000,
+    {"round 1 score": 1_500_000_000, "round 2 build": 900_000_000},
 )
 FINDINGS = Findings(
     summary=SUMMARY,

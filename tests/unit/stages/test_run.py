@@ -14,20 +14,9 @@ from torch import Tensor
 
 from fretsaw.errors import RunError
 from fretsaw.recipe import resolve_recipe
+from fretsaw.stages.manifest import MANIFEST, STARTED, damage, read_manifest, stage_digest
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import (
-    MANIFEST,
-    MARKER,
-    STARTED,
-    Run,
-    RunRound,
-    Stage,
-    damage,
-    open_run,
-    read_manifest,
-    run_stage,
-    stage_digest,
-)
+from fretsaw.stages.run import MARKER, Run, RunRound, Stage, open_run, run_stage
 
 Body = Callable[[RunRound, Path], None]
 
@@ -114,14 +103,16 @@ def test_a_stage_goes_on_where_it_was_killed(run: Run) -> None:
     assert not (run.folder / "replaced").exists()
 
 
-@pytest.mark.parametrize("moment", ["hash_file", "write_json", "Path.rename", "Path.unlink"])
+@pytest.mark.parametrize(
+    "moment", ["manifest.hash_file", "manifest.write_json", "run.Path.rename", "run.Path.unlink"]
+)
 def test_a_kill_between_the_last_result_and_the_name_loses_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     def body(round_: RunRound, folder: Path) -> None:
         calls.append([p.name for p in folder.glob("*.txt")])
         (folder / "a.txt").write_text("long work")
-        monkeypatch.setattr(f"fretsaw.stages.run.{moment}", _raise)
+        monkeypatch.setattr(f"fretsaw.stages.{moment}", _raise)
 
     calls: list[list[str]] = []
     stage = Stage("01-toy", needs=(), settings=(), body=body)
@@ -131,7 +122,7 @@ def test_a_kill_between_the_last_result_and_the_name_loses_nothing(
 
     folder = run_stage(Stage("01-toy", (), (), body=_resume(calls)), run.round(1))
 
-    done = moment == "Path.unlink"
+    done = moment == "run.Path.unlink"
     assert calls == ([[]] if done else [[], ["a.txt"]]), "what was there is found again"
     assert damage(folder) is None
     assert set(read_manifest(folder)["results"]) == {"a.txt"}
@@ -274,3 +265,33 @@ def test_a_folder_of_somebody_else_is_refused(run: Run, tmp_path: Path) -> None:
         ):
             pytest.fail("it must not open")
     assert [p.name for p in full.iterdir()] == ["mine"]
+
+
+def test_warnings_of_a_stage_are_kept_and_given_again_where_it_is_skipped(run: Run) -> None:
+    def body(round_: RunRound, folder: Path) -> None:
+        for text in ("3 experts saw few tokens", "a [bold] word", "3 experts saw few tokens"):
+            round_.run.reporter.warn(text)
+
+    stage = Stage("01-toy", needs=(), settings=(), body=body)
+    folder = run_stage(stage, run.round(1))
+    kept = ["3 experts saw few tokens", "a [bold] word"]
+    assert read_manifest(folder)["warnings"] == kept
+    with run.reporter.collect() as warnings:
+        run_stage(stage, run.round(1))
+    assert warnings == kept
+    assert run.reporter.collections == []
+
+
+def test_u18_a_stage_that_is_skipped_keeps_its_peak_memory_and_time(run: Run) -> None:
+    def body(round_: RunRound, folder: Path) -> None:
+        bytearray(b"x" * size)
+
+    size = 200 * 2**20
+    large = run_stage(Stage("01-large", needs=(), settings=(), body=body), run.round(1))
+    size = 0
+    small = run_stage(Stage("02-small", needs=(), settings=(), body=body), run.round(1))
+    peaks = [read_manifest(folder)["peak_bytes"] for folder in (large, small)]
+    assert peaks[0] > peaks[1] + 100 * 2**20
+    before = read_manifest(large)
+    run_stage(Stage("01-large", needs=(), settings=(), body=body), run.round(1))
+    assert read_manifest(large) == before
