@@ -1,8 +1,8 @@
 """fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took.
 
-The functions mirror the commands: `describe`, `compress`, `estimate` (``--dry-run``), one per
-stage: `calibrate`, `rank`, `library`, `score`, `cost`, `search`, `build`, `distill`; `verify`,
-`export` and `serve`. They are loaded when first used.
+The functions mirror the commands: `describe`, `plan`, `compress`, `estimate` (``--dry-run``),
+`quantize`, `serve`; one per stage: `calibrate`, `rank`, `library`, `score`, `cost`, `search`,
+`build`, `distill`; `verify`, `export` and `load_recipe`. They are loaded when first used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fretsaw.api import (
-        Recipe,
         build,
         calibrate,
         compress,
@@ -23,16 +22,17 @@ if TYPE_CHECKING:
         library,
         load_recipe,
         plan,
+        quantize,
         rank,
         score,
         search,
         serve,
         verify,
+        version,
     )
 
 __version__ = "0.1.0"
 __all__ = [
-    "Recipe",
     "build",
     "calibrate",
     "compress",
@@ -44,17 +44,19 @@ __all__ = [
     "library",
     "load_recipe",
     "plan",
+    "quantize",
     "rank",
     "score",
     "search",
     "serve",
     "verify",
+    "version",
 ]
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        from fretsaw import api  # noqa: PLC0415 - keeps `fretsaw --help` free of torch
+        from fretsaw import api  # noqa: PLC0415
 
         return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

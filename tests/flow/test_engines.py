@@ -29,7 +29,7 @@ LENGTHS = (3, 17, 40, 63, 64, 65, 130, 200)
 """Tokens of the prompts: below, at and above one chunk (64) of the Mamba scan, and several."""
 
 NUM_TOKENS = 32
-MODULES = {"vllm": ("vllm", vllm.INSTALL), "llamacpp": ("xllamacpp", llamacpp.INSTALL)}
+MODULES = {"vllm": ("vllm", vllm.INSTALL), "llama.cpp": ("xllamacpp", llamacpp.INSTALL)}
 
 
 def _settings(scratch: Path) -> EngineSettings:
@@ -124,7 +124,7 @@ def _largest_difference(said: Generation, expected: Generation) -> float:
 
 
 @pytest.mark.parametrize("model", ["parent", "child", "child of a tied parent"])
-@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
 def test_an_engine_says_what_transformers_says(
     engine: str, model: str, folders: dict[str, Path], opened: Opened
 ) -> None:

@@ -50,7 +50,7 @@ def test_an_odd_checkpoint_is_rewritten_for_every_engine(
     names = {fault.message.split(" would")[0] for fault in verify(odd, generate=False).faults}
     assert {"vLLM", "SGLang", "llama.cpp", "transformers"} <= names
 
-    said = command("export", odd, "--to", engine, "--out", tmp_path / "new", "--quiet")
+    said = command("export", odd, "--engine", engine, "--out", tmp_path / "new", "--quiet")
 
     assert (said.code, said.out.split()) == (0, [str(tmp_path / "new")]), said
     assert verify(tmp_path / "new").faults == ()
@@ -74,7 +74,7 @@ def test_a_page_beside_every_child_says_who_can_load_it(finished: Finished) -> N
 
 def test_what_is_there_is_not_overwritten(odd: Path, tmp_path: Path, command: Command) -> None:
     (tmp_path / "mine").mkdir()
-    said = command("export", odd, "--to", "vllm", "--out", tmp_path / "mine")
+    said = command("export", odd, "--engine", "vllm", "--out", tmp_path / "mine")
     assert said.code == 2
     assert "is there already" in said.err
     assert not list((tmp_path / "mine").iterdir())
@@ -84,9 +84,9 @@ def test_an_engine_that_is_unknown_or_does_not_take_it_is_named(
     tmp_path: Path, command: Command
 ) -> None:
     write_pico_checkpoint(tmp_path / "unequal", seed=4, heterogeneous=True)
-    said = command("export", tmp_path / "unequal", "--to", "vlm", "--out", tmp_path / "new")
+    said = command("export", tmp_path / "unequal", "--engine", "vlm", "--out", tmp_path / "new")
     assert (said.code, "did you mean 'vllm'" in said.err) == (2, True)
-    said = command("export", tmp_path / "unequal", "--to", "mlx-lm", "--out", tmp_path / "new")
+    said = command("export", tmp_path / "unequal", "--engine", "mlx-lm", "--out", tmp_path / "new")
     assert said.code == 2
     assert "mlx-lm: nemotron_h with unequal blocks is not taken" in said.err
     assert not (tmp_path / "new").exists()
@@ -96,9 +96,9 @@ def test_without_llama_cpp_it_says_how_to_get_it(
     odd: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = command("export", odd, "--to", "gguf", "--out", tmp_path / "new")
+    said = command("export", odd, "--engine", "llama.cpp", "--out", tmp_path / "new")
     assert said.code == 2
-    assert "llamacpp is not installed" in said.err
+    assert "llama.cpp is not installed" in said.err
     assert "make engines" in said.err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["odd"]
 
@@ -109,12 +109,12 @@ def test_llama_cpp_takes_an_odd_checkpoint_and_an_unequal_child(
 ) -> None:
     settings = EngineSettings(context=0, sequences=0, scratch=tmp_path)
     try:
-        engine_python("llamacpp", module="xllamacpp", settings=settings, install=INSTALL)
+        engine_python("llama.cpp", module="xllamacpp", settings=settings, install=INSTALL)
     except RunError as error:
         pytest.skip(error.hint)
     for name, folder in {"odd": odd, "child": finished.summary.child}.items():
         said = command(
-            "export", folder, "--to", "gguf", "--out", tmp_path / "out" / name, "--quiet"
+            "export", folder, "--engine", "llama.cpp", "--out", tmp_path / "out" / name, "--quiet"
         )
         assert said.code == 0, said.err
         (file,) = (tmp_path / "out" / name).iterdir()

@@ -18,8 +18,8 @@ Command = Callable[..., Said]
 SUPER, PUZZLE = (
     CONFIGS / f"{name}.json" for name in ("super_120b_a12b", "puzzle_75b_a9b_inferred_config")
 )
-ONE_H100 = ("--hardware", "H100", "--format", "nvfp4")
-B200 = ("--hardware", "8xB200", "--format", "nvfp4", "--state-dtype", "fp16")
+ONE_H100 = ("--hardware", "H100", "--to", "nvfp4")
+B200 = ("--hardware", "8xB200", "--to", "nvfp4", "--state-dtype", "fp16")
 MILLION, BINARY_MILLION = ("--context", "1M"), ("--context", "1_048_576")
 WEIGHTS = ("--weights-bytes", "70GiB", "--weights-bytes", "44.5GiB")
 DECIMAL_WEIGHTS = ("--weights-bytes", "70GB", "--weights-bytes", "44.5GB")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
@@ -31,6 +31,9 @@ MIXER_OF: Mapping[WeightKind, Mixer] = {
     "mlp": "mlp",
 }
 """Kind of weight -> mixer that it belongs to."""
+
+ALIASES = dict.fromkeys(("llamacpp", "llama-cpp", "llama_cpp", "gguf"), "llama.cpp")
+"""Other words for an engine -> its name; GGUF files are its alone."""
 
 
 @dataclass(frozen=True)
@@ -164,15 +167,23 @@ def engine_named(name: str) -> Engine:
     Raises:
         RecipeError: unknown name; the nearest one is given.
     """
-    known = engine_names()
-    key = name.lower()
+    return _load(engine_key(name, engine_names()))
+
+
+def engine_key(name: str, known: Collection[str]) -> str:
+    """The one name of an engine, from any case and any of its other names.
+
+    Raises:
+        RecipeError: unknown name; the nearest one is given.
+    """
+    key = ALIASES.get(name.lower(), name.lower())
     if key not in known:
         guess = nearest(key, known)
         raise RecipeError(
             f"unknown engine {name!r}",
             (f"did you mean {guess!r}? " if guess else "") + f"known: {', '.join(known)}",
         )
-    return _load(key)
+    return key
 
 
 def engine_names() -> tuple[str, ...]:

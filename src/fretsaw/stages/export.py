@@ -22,9 +22,7 @@ from fretsaw.serving.engines.llamacpp import GGUF, INSTALL, convert
 from fretsaw.stages.progress import Reporter
 
 PAGE = "WHO_CAN_LOAD.md"
-GGUF_TARGET = "gguf"
-ENGINES = {GGUF_TARGET: "llama.cpp"}
-"""Target -> engine, where the two are not the same word."""
+GGUF_ENGINE = "llama.cpp"
 
 UNPREFIXED = ("head", "mtp")
 SHARD_BYTES = 5 * 10**9
@@ -41,14 +39,14 @@ def export(
 ) -> Path:
     """Write a checkpoint in the form that an engine takes.
 
-    For llama.cpp (`gguf`) that is one float32 GGUF file, written by its own converter. All other
+    For llama.cpp that is one float32 GGUF file, written by its own converter. All other
     engines take the directory that `build` writes: this rewrites anybody's checkpoint in that form
     (one tensor per expert, the prefix and the layer words that every engine reads, a head of its
     own, our two files where blocks differ).
 
     Args:
         folder: Checkpoint in 16 or 32 bits, of a family that fretsaw knows.
-        to: ``gguf`` (or llama.cpp, which reads nothing else), or an engine by name.
+        to: An engine by name.
         out: Folder that is not there yet.
         python: Of llama.cpp's environment; found by itself if it is not given.
         reporter: Where progress goes; stderr by default.
@@ -64,12 +62,12 @@ def export(
     """
     source, target = Checkpoint(Path(folder)), Path(out)
     source.check()
-    engine = engine_named(ENGINES.get(to, to))
+    engine = engine_named(to)
     check_engine(source, engine)
     if target.exists():
         raise RunError(f"{target} is there already", "give another --out, or remove it")
     with _private_folder(target) as private:
-        if engine.key == ENGINES[GGUF_TARGET]:
+        if engine.key == GGUF_ENGINE:
             _write_gguf(source, private, python=python, reporter=reporter or Reporter())
         else:
             rewrite(source, private, reporter=reporter or Reporter())
@@ -130,7 +128,7 @@ def _write_gguf(
 ) -> None:
     """Convert the folder itself where llama.cpp finds every tensor, else a rewritten copy."""
     settings = EngineSettings(context=0, sequences=0, scratch=folder, python=python)
-    found = engine_python("llamacpp", module="xllamacpp", settings=settings, install=INSTALL)
+    found = engine_python("llama.cpp", module="xllamacpp", settings=settings, install=INSTALL)
     file = folder / GGUF
     if _is_taken(source):
         convert(source.folder, file, python=found)
@@ -144,7 +142,7 @@ def _write_gguf(
 
 def _is_taken(source: Checkpoint) -> bool:
     """Whether llama.cpp's converter finds every tensor under its stored name."""
-    (naming,) = (n for n in source.family.namings if n.engine == ENGINES[GGUF_TARGET])
+    (naming,) = (n for n in source.family.namings if n.engine == GGUF_ENGINE)
     is_equal = has_equal_blocks(source.shape)
     trunk = [p.key for n, p in source.stored.items() if source.family.part_of(n) not in UNPREFIXED]
     return all(naming.finds(key, is_equal=is_equal) for key in trunk)

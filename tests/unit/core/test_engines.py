@@ -68,8 +68,10 @@ def test_no_engine_knows_a_mamba_state_per_block(key: str) -> None:
 
 def test_names_are_found_whatever_their_case_and_the_nearest_is_given() -> None:
     assert engine_named("vLLM").name == "vLLM"
-    with pytest.raises(RecipeError, match="unknown engine 'llamacpp'") as caught:
-        engine_named("llamacpp")
+    for word in ("llamacpp", "GGUF", "llama-cpp"):
+        assert engine_named(word).key == "llama.cpp"
+    with pytest.raises(RecipeError, match="unknown engine 'lamacpp'") as caught:
+        engine_named("lamacpp")
     assert "did you mean 'llama.cpp'?" in caught.value.hint
 
 

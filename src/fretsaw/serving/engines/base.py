@@ -125,7 +125,7 @@ def engine_python(name: str, *, module: str, settings: EngineSettings, install: 
     Raises:
         RunError: nowhere to be found.
     """
-    own = Path(".engines", name, "bin", "python").absolute()
+    own = Path(".engines", name.replace(".", ""), "bin", "python").absolute()
     if settings.python is not None and not settings.python.is_file():
         raise RunError(f"there is no Python at {settings.python}", install)
     for python in (settings.python, own):

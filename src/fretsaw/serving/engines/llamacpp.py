@@ -33,7 +33,7 @@ GGUF = "model-f32.gguf"
 class LlamaCpp:
     """The engine; float32 throughout."""
 
-    name: str = "llamacpp"
+    name: str = "llama.cpp"
 
     @contextmanager
     def open(self, folder: Path, settings: EngineSettings) -> Iterator[LlamaCppSession]:

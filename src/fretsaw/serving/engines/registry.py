@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fretsaw.errors import RecipeError, nearest
+from fretsaw.core.engines import engine_key
 from fretsaw.serving.engines.base import Engine
 from fretsaw.serving.engines.llamacpp import LlamaCpp
 from fretsaw.serving.engines.transformers import Transformers
@@ -17,8 +17,4 @@ def engine_named(name: str) -> Engine:
     Raises:
         RecipeError: unknown name.
     """
-    if name not in ENGINES:
-        guess = nearest(name, ENGINES)
-        hint = f"did you mean {guess!r}? " if guess else ""
-        raise RecipeError(f"unknown engine {name!r}", f"{hint}known: {', '.join(ENGINES)}")
-    return ENGINES[name]
+    return ENGINES[engine_key(name, ENGINES)]

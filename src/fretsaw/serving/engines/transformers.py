@@ -80,7 +80,7 @@ class TransformersSession:
         if len({len(prompt) for prompt in prompts}) > 1:
             raise RunError(
                 "transformers runs prompts of one length together; these differ",
-                "take --engine vllm or llamacpp",
+                "take --engine vllm or llama.cpp",
             )
         timings: list[Timing] = []
         for start in range(0, len(prompts), concurrency):

@@ -54,7 +54,7 @@ def test_vllm_is_started_offline_without_the_folders_code(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("name", "module", "install"),
-    [("vllm", "vllm", vllm.INSTALL), ("llamacpp", "xllamacpp", llamacpp.INSTALL)],
+    [("vllm", "vllm", vllm.INSTALL), ("llama.cpp", "xllamacpp", llamacpp.INSTALL)],
 )
 def test_a_missing_engine_says_how_to_get_it(
     name: str, module: str, install: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,64 @@
+"""What callers give: recipes, models and keywords; checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+
+from fretsaw.errors import nearest
+
+if TYPE_CHECKING:
+    from fretsaw.recipe import Recipe
+
+RecipeLike: TypeAlias = "Recipe | Mapping[str, Any] | str | Path"
+"""A recipe, its keys as a mapping, or the path of its YAML file."""
+
+Overrides: TypeAlias = Iterable[str] | Mapping[str, Any]
+"""``["distill.tokens=1000"]`` or ``{"distill.tokens": 1000}``."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, with an unknown keyword refused by the name of the nearest known one."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                guess = nearest(name, known)
+                hint = f"did you mean {guess!r}?" if guess else f"it takes {', '.join(known)}"
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}: {hint}"
+                )
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def recipe_of(recipe: RecipeLike, overrides: Overrides = ()) -> Recipe:
+    """A recipe from whatever is given for one.
+
+    Raises:
+        RecipeError: as `fretsaw.recipe.load_recipe`.
+    """
+    from fretsaw.recipe import Recipe, load_recipe, resolve_recipe  # noqa: PLC0415
+
+    if isinstance(overrides, Mapping):
+        overrides = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    if isinstance(recipe, Recipe):
+        return resolve_recipe(json.loads(recipe.to_json()), overrides) if overrides else recipe
+    if isinstance(recipe, Mapping):
+        return resolve_recipe(dict(recipe), overrides)
+    return load_recipe(Path(recipe), overrides)
+
+
+def optional_path(path: str | Path | None) -> Path | None:
+    """A path, where one is given."""
+    return None if path is None else Path(path)

@@ -1,0 +1,83 @@
+"""A command from a function of `fretsaw.api`: same name, same parameters, same defaults."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any
+
+import typer
+
+from fretsaw.cli.options import OPTIONS
+from fretsaw.cli.output import show
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Adds commands to a program, in one group of its help.
+
+    Attributes:
+        app: The program.
+        group: Heading in the program's help.
+    """
+
+    app: typer.Typer
+    group: str
+
+    def add(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str = "",
+        extra: tuple[str, ...] = (),
+        run: Callable[..., Any] | None = None,
+    ) -> None:
+        """Add a command.
+
+        Args:
+            function: Of `fretsaw.api`; its docstring begins with the command's help.
+            name: Of the command; the function's if not given.
+            extra: Further options of the command, all off by default.
+            run: What the command calls instead, with `extra` as keywords too.
+        """
+        given = inspect.signature(function).parameters.values()
+        parameters = [_parameter(p) for p in given if p.name != "reporter"]
+        has_reporter = len(parameters) < len(given)
+        added = (*extra, "as_json", *(("quiet",) if has_reporter else ()))
+        parameters += [_off(option) for option in added]
+        call = run or function
+
+        def command(**values: Any) -> None:
+            as_json = values.pop("as_json")
+            if has_reporter:
+                values["reporter"] = _reporter(is_quiet=values.pop("quiet"))
+            with contextlib.redirect_stdout(sys.stderr):  # whatever libraries print
+                result = call(**values)
+            show(result, as_json=as_json)
+
+        command.__name__ = name or function.__name__
+        command.__doc__ = (inspect.getdoc(function) or "").partition("\n")[0]
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        self.app.command(rich_help_panel=self.group)(command)
+
+
+def _parameter(parameter: Parameter) -> Parameter:
+    default = parameter.default
+    return parameter.replace(
+        annotation=OPTIONS[parameter.name], default=None if default == () else default
+    )
+
+
+def _off(name: str) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=OPTIONS[name])
+
+
+def _reporter(*, is_quiet: bool) -> Any:
+    from fretsaw.stages.progress import Reporter  # noqa: PLC0415
+
+    return Reporter(is_quiet=is_quiet)
