@@ -16,7 +16,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import get_args
+from operator import itemgetter
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -220,29 +221,50 @@ def uniform_choice(problem: Problem) -> Choice:
     Raises:
         InfeasibleError: none meets the budgets.
     """
-    choices = [problem.choice(picked, status="given") for picked in _uniform_picks(problem)]
-    fitting = [choice for choice in choices if problem.meets_budgets(choice)]
-    if not fitting:
+    best = max(_uniform_picks(problem), key=itemgetter(0), default=None)
+    if best is None:
         raise InfeasibleError(
             "no choice with equal blocks meets the budgets "
             + ", ".join(f"`{budget}`" for budget in problem.budgets),
             "add sizes to the library that all blocks have, or raise the budget",
         )
-    return max(fitting, key=lambda c: (c.costs["active_routed_params"], c.costs["params"]))
+    return problem.choice(best[1], status="given")
 
 
-def _uniform_picks(problem: Problem) -> Iterator[list[int]]:
-    items = {(v.block, v.key): i for i, v in enumerate(problem.usable)}
+def _uniform_picks(problem: Problem) -> Iterator[tuple[tuple[float, float], list[int]]]:
+    """How large each choice with equal blocks is, and its items; those within the budgets alone."""
     kinds = [problem.shape.indices(mixer) for mixer in get_args(Mixer)]
-    kinds = [blocks for blocks in kinds if blocks]
-    common: list[list[str]] = []
-    for blocks in kinds:
-        keys = [v.key for v in problem.usable if v.block == blocks[0] and not v.is_none]
-        common.append([key for key in keys if all((block, key) in items for block in blocks)])
-    for keys_of_kinds in itertools.product(*common):
-        pairs = zip(kinds, keys_of_kinds, strict=True)
-        chosen = {block: key for blocks, key in pairs for block in blocks}
-        yield [items[block, chosen[block]] for block in range(problem.shape.num_blocks)]
+    columns = [_equal_columns(problem, blocks) for blocks in kinds if blocks]
+    fixed = problem.fixed
+    for combination in itertools.product(*columns):
+        items = [i for column in combination for i in column.items]
+
+        def total(cost: str, combination: Sequence[_Column] = combination) -> float:
+            return fixed[cost] + sum(column.costs[cost] for column in combination)
+
+        if all(total(b.cost) <= b.limit for b in problem.budgets):
+            by_block = sorted(items, key=lambda i: problem.usable[i].block)
+            yield (total("active_routed_params"), total("params")), by_block
+
+
+class _Column(NamedTuple):
+    """The same variant in all blocks of a kind, and what they cost together."""
+
+    items: Sequence[int]
+    costs: Mapping[str, float]
+
+
+def _equal_columns(problem: Problem, blocks: Sequence[int]) -> list[_Column]:
+    items = {(v.block, v.key): i for i, v in enumerate(problem.usable)}
+    names = {*(b.cost for b in problem.budgets), "active_routed_params", "params"}
+    columns = []
+    for variant in problem.usable:
+        taken = [items.get((block, variant.key)) for block in blocks]
+        found = [i for i in taken if i is not None]
+        if variant.block == blocks[0] and not variant.is_none and len(found) == len(blocks):
+            costs = {name: sum(problem.costs[i][name] for i in found) for name in names}
+            columns.append(_Column(found, costs))
+    return columns
 
 
 def _program(problem: Problem) -> Program:

@@ -19,6 +19,7 @@ from fretsaw.stages.build import CHILD
 from fretsaw.stages.export import precision_of, write_who_can_load
 from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
+from fretsaw.stages.samples import write_samples
 from fretsaw.stages.text import train_ids, validation_ids
 from fretsaw.train.distill import DistillSettings, distill
 
@@ -48,6 +49,7 @@ def _body(round_: RunRound, folder: Path) -> None:
             on_progress=lambda done, text="": advance(done, text),
         )
     _save(student, cut, folder=folder / CHILD, shard_bytes=round_.settings.build.shard_bytes)
+    write_samples(round_, parent=teacher, child=student, folder=folder)
     write_json(folder / RESULT, asdict(result))
     shutil.rmtree(work)
 

@@ -14,6 +14,7 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
+from fretsaw.errors import InfeasibleError
 from fretsaw.pricing.memory import model_costs
 from fretsaw.recipe.sections import Search
 from fretsaw.runtime.blocks import BlockView
@@ -71,14 +72,16 @@ def _body(round_: RunRound, folder: Path) -> None:
     problem = under(problem, (terms[d][way] for d, way in enumerate(ways)))
     best = list(_baseline(problem, settings, seed=round_.seed)) or best
     random = random_choices(problem, count=settings.random_choices, seed=round_.seed)
-    measured = _measure(round_, [*best, *random])
+    uniform = _uniform(problem)
+    measured = _measure(round_, [*best, *random, *uniform])
     chosen = min(range(len(best)), key=lambda i: measured[i])
+    candidates = {"n-best": best, "random": random, "uniform": uniform}
     taken = [demand.alternatives[way] for demand, way in zip(demands, ways, strict=True)]
     predicted = [one.predict(best[chosen]) for one in taken]
     for one in predicted:
         round_.run.reporter.say(f"  {one.told()}")
     write_json(folder / "n_best.json", [c.to_json() for c in best])
-    write_json(folder / ADDITIVITY, _additivity(best, random, measured=measured, chosen=chosen))
+    write_json(folder / ADDITIVITY, _additivity(candidates, measured=measured, chosen=chosen))
     write_json(folder / SERVING, [asdict(one) for one in predicted])
     write_json(folder / CHOICE, best[chosen].to_json())
 
@@ -90,6 +93,14 @@ def _baseline(problem: Problem, settings: Search, *, seed: int) -> Sequence[Choi
     if settings.strategy == "random":
         return random_choices(problem, count=1, seed=seed + 1)
     return []
+
+
+def _uniform(problem: Problem) -> list[Choice]:
+    """The choice with equal blocks, which shows what the search is worth; none if nothing fits."""
+    try:
+        return [uniform_choice(problem)]
+    except InfeasibleError:
+        return []
 
 
 def _measure(round_: RunRound, choices: Sequence[Choice]) -> list[float]:
@@ -123,18 +134,19 @@ def _repairs(
 
 
 def _additivity(
-    best: Sequence[Choice], random: Sequence[Choice], *, measured: Sequence[float], chosen: int
+    candidates: Mapping[str, Sequence[Choice]], *, measured: Sequence[float], chosen: int
 ) -> dict[str, object]:
-    """Summed scores beside measured KL, and the rank correlation between them."""
-    kinds = ["n-best"] * len(best) + ["random"] * len(random)
+    """Summed scores beside measured KL; the rank correlation leaves out the equal blocks."""
+    kinds = [kind for kind, choices in candidates.items() for _ in choices]
     kinds[chosen] = "chosen"
-    predicted = [choice.score for choice in (*best, *random)]
+    predicted = [choice.score for choices in candidates.values() for choice in choices]
     rows = [
         {"kind": kind, "predicted": p, "measured": m}
         for kind, p, m in zip(kinds, predicted, measured, strict=True)
     ]
-    enough = len(set(predicted)) >= FEWEST_POINTS
-    correlation = float(spearmanr(predicted, measured).statistic) if enough else None
+    ranked = [(row["predicted"], row["measured"]) for row in rows if row["kind"] != "uniform"]
+    enough = len({p for p, _ in ranked}) >= FEWEST_POINTS
+    correlation = float(spearmanr(*zip(*ranked, strict=True)).statistic) if enough else None
     return {"rows": rows, "spearman": correlation}
 
 

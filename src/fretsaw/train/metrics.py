@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,15 @@ from fretsaw.train.losses import CHUNK_ELEMENTS, LOGIT_LIMIT, log_probabilities
 
 CACHE_BYTES = 256 * 2**20
 """Teacher distributions of the held-out text are kept if they fit into this, else recomputed."""
+
+
+class SequenceMetrics(NamedTuple):
+    """The figures of `Metrics` on one sequence; intervals are drawn from them."""
+
+    kl: float
+    loss: float
+    agreement: float
+    teacher_loss: float
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,7 @@ class Metrics:
         agreement: Share of tokens whose most likely next token is the teacher's.
         teacher_loss: The same of the teacher, nats.
         tokens: Tokens measured.
+        sequences: The same on each sequence, in order; all are equally long.
     """
 
     kl: float
@@ -33,15 +43,22 @@ class Metrics:
     agreement: float
     teacher_loss: float
     tokens: int
+    sequences: tuple[SequenceMetrics, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Metrics:
+        """From plain data."""
+        sequences = tuple(SequenceMetrics(*row) for row in data.get("sequences", ()))
+        return cls(**{**data, "sequences": sequences})
 
 
 class _Reference(NamedTuple):
-    """The teacher on one batch, tokens flattened."""
+    """The teacher on one batch, tokens flattened; its loss summed over each sequence."""
 
     probabilities: Tensor
     negative_entropy: Tensor
     best: Tensor
-    loss_sum: float
+    loss_sums: Tensor
 
 
 class HeldOut:
@@ -78,16 +95,19 @@ class HeldOut:
         """
         was_training = student.training
         student.train(False)
-        sums = torch.zeros(3, dtype=torch.float64)
-        teacher_sum = 0.0
-        for reference, batch in self._batches():
-            sums += _compare(reference, _logits(student, batch), ids=batch)
-            teacher_sum += reference.loss_sum
+        sums = torch.cat(
+            [
+                _compare(reference, _logits(student, batch), ids=batch)
+                for reference, batch in self._batches()
+            ]
+        )
         student.train(was_training)
-        labels = max(1, self._ids[:, 1:].numel())
-        tokens = self._ids.numel()
-        kl, loss, hits = (sums / torch.tensor([tokens, labels, tokens])).tolist()
-        return Metrics(kl, loss, hits, teacher_sum / labels, tokens)
+        tokens = self._ids.shape[1]
+        labels = max(1, tokens - 1)
+        means = sums / torch.tensor([tokens, labels, tokens, labels])
+        sequences = tuple(SequenceMetrics(*row) for row in means.tolist())
+        kl, loss, agreement, teacher_loss = means.mean(0).tolist()
+        return Metrics(kl, loss, agreement, teacher_loss, self._ids.numel(), sequences)
 
     def _batches(self) -> Iterator[tuple[_Reference, Tensor]]:
         batches = torch.split(self._ids, self._batch_size)
@@ -127,8 +147,9 @@ def _reference(logits: Tensor, *, ids: Tensor) -> _Reference:
     log_p = log_probabilities(logits)
     p = log_p.exp()
     labels, counts = _labels(ids, device=logits.device)
-    loss_sum = -(log_p.gather(-1, labels[:, None])[:, 0] * counts).double().sum().item()
-    return _Reference(p, torch.linalg.vecdot(p, log_p), logits.argmax(-1), loss_sum)
+    losses = -(log_p.gather(-1, labels[:, None])[:, 0] * counts)
+    loss_sums = losses.double().view(ids.shape).sum(1).cpu()
+    return _Reference(p, torch.linalg.vecdot(p, log_p), logits.argmax(-1), loss_sums)
 
 
 def _labels(ids: Tensor, *, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -140,10 +161,14 @@ def _labels(ids: Tensor, *, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _compare(reference: _Reference, logits: Tensor, *, ids: Tensor) -> Tensor:
-    """Sums of KL, next-token loss and agreements over a batch, (3,) float64 on the CPU."""
+    """Sums over each sequence of KL, loss, agreements and the teacher's loss.
+
+    Returns:
+        (sequences, 4) float64 on the CPU.
+    """
     vocab = min(reference.probabilities.shape[-1], logits.shape[-1])
     labels, counts = _labels(ids, device=logits.device)
-    sums = torch.zeros(3, dtype=torch.float64)
+    parts = []
     step = max(1, CHUNK_ELEMENTS // vocab)
     for start in range(0, len(logits), step):
         rows = slice(start, start + step)
@@ -153,8 +178,9 @@ def _compare(reference: _Reference, logits: Tensor, *, ids: Tensor) -> Tensor:
         kl = negative_entropy - torch.linalg.vecdot(p, z) + normaliser
         loss = (normaliser - z.gather(-1, labels[rows, None])[:, 0]) * counts[rows]
         hits = z.argmax(-1) == best
-        sums += torch.stack([s.double().sum() for s in (kl, loss, hits)]).cpu()
-    return sums
+        parts.append(torch.stack([kl.double(), loss.double(), hits.double()], dim=1))
+    sums = torch.cat(parts).view(*ids.shape, 3).sum(1).cpu()
+    return torch.cat([sums, reference.loss_sums[:, None]], dim=1)
 
 
 def _rows(reference: _Reference, rows: slice, *, vocab: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -170,7 +170,7 @@ class DistillResult:
 
 def row_from_json(data: Mapping[str, Any]) -> HistoryRow:
     """A history row from plain data."""
-    return HistoryRow(**{**data, "held_out": Metrics(**data["held_out"])})
+    return HistoryRow(**{**data, "held_out": Metrics.from_json(data["held_out"])})
 
 
 def result_from_json(data: Mapping[str, Any]) -> DistillResult:
@@ -178,8 +178,8 @@ def result_from_json(data: Mapping[str, Any]) -> DistillResult:
     return DistillResult(
         **{
             **data,
-            "before": Metrics(**data["before"]),
-            "after": Metrics(**data["after"]),
+            "before": Metrics.from_json(data["before"]),
+            "after": Metrics.from_json(data["after"]),
             "probe": tuple(ProbeRow(**row) for row in data["probe"]),
             "history": tuple(row_from_json(row) for row in data["history"]),
             "skipped": tuple(SkippedStep(**row) for row in data["skipped"]),

@@ -19,7 +19,7 @@ from transformers import NemotronHForCausalLM
 from fretsaw.errors import RunError
 from fretsaw.runtime.routing import record_routing
 from fretsaw.train.distill import DistillResult, DistillSettings, distill
-from fretsaw.train.journal import MARK
+from fretsaw.train.journal import MARK, Journal
 from fretsaw.train.metrics import evaluate_kl
 from fretsaw.train.objective import Objective
 from fretsaw.train.plan import ProbeRow, Schedule
@@ -107,6 +107,24 @@ def test_healing_brings_the_student_nearer_and_leaves_the_teacher(tmp_path: Path
     assert not student.training
     lines = (tmp_path / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 4, 8, 12]
+
+
+def test_u23_every_sequence_has_its_own_figures(tmp_path: Path) -> None:
+    result = heal(damaged(), tmp_path, tokens=4 * LENGTH, evaluations=1)
+    for one in (result.before, result.after, *(row.held_out for row in result.history)):
+        assert len(one.sequences) == 8
+        for name in ("kl", "loss", "agreement", "teacher_loss"):
+            mean = sum(getattr(s, name) for s in one.sequences) / 8
+            assert mean == pytest.approx(getattr(one, name), abs=1e-12)
+    alone = evaluate_kl(damaged(), pico_model(0), ids=text(2, 8)[3:4], batch_size=4)
+    assert result.before.sequences[3].kl == pytest.approx(alone.kl, rel=1e-4)
+    assert result.before.sequences[3].teacher_loss == pytest.approx(alone.teacher_loss, rel=1e-4)
+    assert Journal(tmp_path, _fingerprint(tmp_path)).finished() == result
+
+
+def _fingerprint(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "fingerprint.json").read_text())
+    return found
 
 
 def test_a_rate_that_ruins_the_student_gives_back_the_cut_itself(tmp_path: Path) -> None:
