@@ -17,7 +17,7 @@ def family_of(config: Config) -> Family:
     """
     model_type = config.get("model_type")
     known = {name: family for family in FAMILIES for name in family.model_types}
-    if model_type in known:
+    if isinstance(model_type, str) and model_type in known:
         return known[model_type]
     guess = nearest(str(model_type), known)
     raise UnsupportedModelError(

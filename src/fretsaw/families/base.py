@@ -78,6 +78,7 @@ class Family:
         stored: Stored key of a canonical name, with the prefix that fits a written config.
         context_limits: Tokens of context that a config states, and that engines serve at most.
         part_of: Part of the model that a canonical name, known to the table or not, belongs to.
+        unknown_keys: Keys of a config that the family does not know; a child gets them unread.
         config_keys: Where a config gives the dimensions of a row, those that have one place.
         namings: What each engine makes of stored keys.
     """
@@ -92,6 +93,7 @@ class Family:
     stored: Callable[[str, Config], str]
     context_limits: Callable[[Config], tuple[int, int]]
     part_of: Callable[[str], Part]
+    unknown_keys: Callable[[Config], tuple[str, ...]]
     config_keys: Callable[[Config, Row], Mapping[str, str]]
     namings: tuple[Naming, ...]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from fretsaw.core.axes import TensorAxes, parse_axes
 from fretsaw.core.shape import Block, Mixer, ModelShape
-from fretsaw.errors import CheckpointError, UnsupportedModelError
 from fretsaw.families.base import Config, Family, Row, block_rows
 from fretsaw.families.mixers import block_table
+from fretsaw.families.nemotron_h_keys import DEFAULTS, KINDS, MEANS_SOMETHING, unknown_keys
 from fretsaw.families.nemotron_h_names import (
     MOE_KEYS,
     NAMINGS,
@@ -25,47 +25,15 @@ from fretsaw.families.nemotron_h_names import (
     part_of,
     stored,
 )
-
-PATTERN_LETTERS: dict[str, Mixer] = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
-LAYER_WORDS: dict[str, Mixer] = {
-    "mamba": "mamba",
-    "linear_attention": "mamba",
-    "attention": "attention",
-    "full_attention": "attention",
-    "moe": "moe",
-    "mlp": "mlp",
-}
-OLD_KEYS = {
-    "layer_types": "layers_block_type",
-    "num_local_experts": "n_routed_experts",
-    "mamba_n_groups": "n_groups",
-    "mamba_d_conv": "conv_kernel",
-    "mamba_chunk_size": "chunk_size",
-}
-"""Other name of a key -> its name here; the first is read where the second is missing."""
-
-MUST_BE = {
-    "use_bias": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "mamba_proj_bias": False,
-    "use_conv_bias": True,
-}
-"""Keys with the only value that the tensor table holds for."""
+from fretsaw.families.nemotron_h_read import read_config
+from fretsaw.families.nemotron_h_rules import renamed
 
 STRICTLY_PER_BLOCK = ("moe_intermediate_size", "num_experts_per_tok")
 """Keys left out of the global config when blocks differ, as the published model does."""
 
-GLOBAL_DEFAULTS: dict[Mixer, dict[str, Any]] = {
-    "moe": {
-        "n_shared_experts": 1,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 1.0,
-        "moe_latent_size": None,
-    },
-    "mamba": {"chunk_size": 128, "mamba_ssm_cache_dtype": "float32"},
+LOOKED_UP: dict[Mixer, dict[str, Any]] = {
+    "moe": {k: v for k, v in DEFAULTS.items() if k != "chunk_size"} | {"moe_latent_size": None},
+    "mamba": {"chunk_size": DEFAULTS["chunk_size"], "mamba_ssm_cache_dtype": "float32"},
 }
 """Keys that transformers fills in, but llama.cpp's converter or TensorRT-LLM looks up in the file.
 
@@ -74,164 +42,6 @@ Source: defaults of NemotronHConfig, transformers 5.24.
 
 NEVER_WRITTEN = ("hidden_act", "per_layer_config", "quantization_config", "_name_or_path")
 MTP_KEYS = ("mtp_layers_block_type", "mtp_hybrid_override_pattern", "mtp_block_configs")
-
-
-def read_config(config: Config) -> ModelShape:
-    """Shape of the model that a config describes.
-
-    Raises:
-        CheckpointError: a key is missing, or two parts of the config disagree.
-        UnsupportedModelError: the config asks for something that has no tensor table.
-    """
-    config = _renamed(config)
-    for key, value in MUST_BE.items():
-        if config.get(key, value) is not value:
-            raise UnsupportedModelError(
-                f"config has {key}={config[key]}; only {key}={value} has a tensor table",
-                "fretsaw cannot cut this checkpoint",
-            )
-    mixers, mtp_mixers = _layer_kinds(config)
-    entries = _entries(config, "block_configs", mixers=mixers)
-    mtp_entries = _entries(config, "mtp_block_configs", mixers=mtp_mixers)
-    return ModelShape(
-        family="nemotron_h",
-        sizes={
-            "hidden": _get(config, "hidden_size"),
-            "vocab": _get(config, "vocab_size"),
-            **({"state": _get(config, "ssm_state_size")} if "mamba" in mixers else {}),
-        },
-        blocks=tuple(_block(m, config, entry=e) for m, e in zip(mixers, entries, strict=True)),
-        mtp=tuple(_block(m, config, entry=e) for m, e in zip(mtp_mixers, mtp_entries, strict=True)),
-        is_tied=bool(config.get("tie_word_embeddings", False)),
-    )
-
-
-def _renamed(config: Config) -> dict[str, Any]:
-    """The config with old keys under their present names."""
-    renamed = dict(config)
-    for old, new in OLD_KEYS.items():
-        if old in renamed and renamed.setdefault(new, renamed[old]) is not None:
-            del renamed[old]
-    return renamed
-
-
-def _entries(config: Config, key: str, *, mixers: list[Mixer]) -> list[Config]:
-    """Own values of each block; empty where the config has none."""
-    entries: list[Config] = config.get(key) or [{}] * len(mixers)
-    if len(entries) != len(mixers):
-        raise CheckpointError(
-            f"config lists {len(entries)} {key} for {len(mixers)} blocks",
-            "repair config.json: one entry per block",
-        )
-    for i, (entry, mixer) in enumerate(zip(entries, mixers, strict=True)):
-        if _from_word(entry.get("block_type", mixer)) != mixer:
-            raise CheckpointError(
-                f"{key}[{i}] is of type {entry['block_type']!r}, but block {i} is {mixer}",
-                "repair config.json so that the two agree",
-            )
-    return entries
-
-
-def _layer_kinds(config: Config) -> tuple[list[Mixer], list[Mixer]]:
-    pattern = cast("str", config.get("hybrid_override_pattern") or "")
-    main, _, mtp_in_pattern = pattern.partition("/")
-    if words := config.get("layers_block_type"):
-        mixers = [_from_word(word) for word in words]
-    elif main:
-        mixers = _from_pattern(main)
-    elif entries := config.get("block_configs"):
-        mixers = [_from_word(entry["block_type"]) for entry in entries]
-    else:
-        raise CheckpointError(
-            "config has no list of layers: none of layers_block_type, hybrid_override_pattern, "
-            "block_configs",
-            "add layers_block_type, one word per block, to config.json",
-        )
-    num_layers = config.get("num_hidden_layers")
-    if num_layers is not None and num_layers != len(mixers):
-        raise CheckpointError(
-            f"config says num_hidden_layers={num_layers} but lists {len(mixers)} layers",
-            "repair config.json so that the two agree",
-        )
-    depth = config.get("num_nextn_predict_layers", int(bool(mtp_in_pattern)))
-    if not depth:
-        return mixers, []
-    if depth != 1:
-        raise UnsupportedModelError(
-            f"config has num_nextn_predict_layers={depth}; a prediction head of one depth is known",
-            "fretsaw cannot cut this checkpoint",
-        )
-    if words := config.get("mtp_layers_block_type"):
-        return mixers, [_from_word(word) for word in words]
-    return mixers, _from_pattern(config.get("mtp_hybrid_override_pattern") or mtp_in_pattern)
-
-
-def _from_word(word: str) -> Mixer:
-    if word not in LAYER_WORDS:
-        raise UnsupportedModelError(
-            f"unknown layer word {word!r} in config; known: {', '.join(LAYER_WORDS)}",
-            "this architecture has no family in fretsaw yet",
-        )
-    return LAYER_WORDS[word]
-
-
-def _from_pattern(pattern: str) -> list[Mixer]:
-    letters = pattern.replace("|", "")
-    if unknown := set(letters) - set(PATTERN_LETTERS):
-        raise UnsupportedModelError(
-            f"unknown letters {sorted(unknown)} in layer pattern {pattern!r}",
-            f"known letters: {' '.join(PATTERN_LETTERS)}; '|' and '/' separate",
-        )
-    return [PATTERN_LETTERS[letter] for letter in letters]
-
-
-def _get(config: Config, key: str, entry: Config | None = None) -> int:
-    value = (entry or {}).get(key, config.get(key))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CheckpointError(
-            f"config key {key} is {value!r}; a positive integer was expected",
-            "repair config.json",
-        )
-    return value
-
-
-def _block(mixer: Mixer, config: Config, *, entry: Config) -> Block:
-    hidden = _get(config, "hidden_size")
-    if mixer == "mamba":
-        keys = {
-            "mamba_head": "mamba_num_heads",
-            "mamba_dim": "mamba_head_dim",
-            "group": "n_groups",
-            "state": "ssm_state_size",
-            "kernel": "conv_kernel",
-        }
-        return Block(mixer, {"hidden": hidden} | {d: _get(config, k) for d, k in keys.items()})
-    if mixer == "attention":
-        kv_head = _get(config, "num_key_value_heads", entry)
-        heads = _get(config, "num_attention_heads", entry)
-        if heads % kv_head:
-            raise CheckpointError(
-                f"num_attention_heads={heads} is no multiple of num_key_value_heads={kv_head}",
-                "repair config.json",
-            )
-        sizes = {"kv_head": kv_head, "q_per_kv": heads // kv_head}
-        return Block(mixer, {"hidden": hidden, **sizes, "head_dim": _get(config, "head_dim")})
-    if mixer == "mlp":
-        return Block(mixer, {"hidden": hidden, "ffn": _get(config, "intermediate_size", entry)})
-    return _moe_block(config, entry)
-
-
-def _moe_block(config: Config, entry: Config) -> Block:
-    has_latent = {**config, **entry}.get("moe_latent_size") is not None
-    dims = [d for d in MOE_KEYS if d != "latent" or has_latent]
-    values = {dim: _get(config, MOE_KEYS[dim], entry) for dim in dims}
-    top_k = values.pop("top_k")
-    if top_k > values["expert"]:
-        raise CheckpointError(
-            f"config asks for top-k {top_k} of {values['expert']} experts",
-            "num_experts_per_tok must not exceed n_routed_experts",
-        )
-    return Block("moe", {"hidden": _get(config, "hidden_size"), **values}, {"top_k": top_k})
 
 
 def rows(shape: ModelShape) -> tuple[Row, ...]:
@@ -264,11 +74,10 @@ def _mtp_rows(shape: ModelShape) -> Iterator[Row]:
 
 def write_config(shape: ModelShape, parent: Config) -> dict[str, Any]:
     """Config of a child of `parent` with this shape, in the form that stock engines read."""
-    config = {k: v for k, v in _renamed(parent).items() if k not in NEVER_WRITTEN}
-    config = {k: v for k, v in config.items() if not _is_comment(k)}
+    config = {k: v for k, v in renamed(parent).items() if _is_copied(k, v)}
     if not all(map(_is_finite, config.get("time_step_limit") or ())):
         del config["time_step_limit"]
-    for key in ("hybrid_override_pattern", "block_configs", "auto_map"):
+    for key in ("hybrid_override_pattern", "layer_types", "block_configs", "auto_map"):
         config.pop(key, None)
     config["layers_block_type"] = [block.mixer for block in shape.blocks]
     config["num_hidden_layers"] = shape.num_blocks
@@ -279,7 +88,7 @@ def write_config(shape: ModelShape, parent: Config) -> dict[str, Any]:
     if groups:
         config["n_groups"] = config["mamba_n_groups"] = groups.pop()
     config.setdefault("layer_norm_epsilon", config.get("rms_norm_eps", 1e-5))
-    for mixer, defaults in GLOBAL_DEFAULTS.items():
+    for mixer, defaults in LOOKED_UP.items():
         if shape.indices(mixer):
             config |= {key: value for key, value in defaults.items() if key not in config}
     _write_mtp(config, shape)
@@ -288,8 +97,10 @@ def write_config(shape: ModelShape, parent: Config) -> dict[str, Any]:
     return _write_puzzle(config, shape)
 
 
-def _is_comment(key: str) -> bool:
-    return key.startswith("_")
+def _is_copied(key: str, value: object) -> bool:
+    """Whether a key of the parent goes on; comments and nulls that mean "not given" do not."""
+    is_given = value is not None or key not in KINDS or key in MEANS_SOMETHING
+    return is_given and key not in NEVER_WRITTEN and not key.startswith("_")
 
 
 def _is_finite(value: object) -> bool:
@@ -384,6 +195,7 @@ FAMILY = Family(
     fused_axes=fused_axes,
     stored=stored,
     part_of=part_of,
+    unknown_keys=unknown_keys,
     config_keys=config_keys,
     namings=NAMINGS,
     context_limits=context_limits,

@@ -316,7 +316,7 @@ def test_a_scalar_of_unequal_experts_is_the_largest() -> None:
         {"block_type": "moe", "n_routed_experts": n, "moe_shared_expert_intermediate_size": s}
         for n, s in ((4, 16), (8, 24), (6, 8))
     ]
-    config = _with_layers(block_configs=entries)
+    config = _with_layers(block_configs=entries, model_type="nemotron_h_puzzle")
 
     shape = read_config(config)
 
