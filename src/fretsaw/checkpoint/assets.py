@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ ASSETS = (
     "LICENSE",
     "LICENSE.txt",
 )
+REMOTE_CODE = ("configuration_nemotron_h_puzzle.py", "modeling_nemotron_h_puzzle.py")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -43,10 +45,11 @@ def copy_assets(source: Path, target: Path) -> list[str]:
     return copied
 
 
-def write_remote_code(target: Path, config: dict[str, Any]) -> list[str]:
-    """Put our own two model files beside a config whose `auto_map` names them."""
-    modules = sorted({value.split(".")[0] for value in config.get("auto_map", {}).values()})
-    for module in modules:
-        source = files("fretsaw") / "data" / "remote_code" / f"{module}.py"
-        (target / f"{module}.py").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    return [f"{module}.py" for module in modules]
+def write_remote_code(target: Path, config: Mapping[str, Any]) -> list[str]:
+    """Put our own two model files beside a config that has an `auto_map`; gives their names."""
+    if not config.get("auto_map"):
+        return []
+    for name in REMOTE_CODE:
+        source = files("fretsaw") / "data" / "remote_code" / name
+        (target / name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    return list(REMOTE_CODE)

@@ -40,7 +40,13 @@ LOOKED_UP: dict[Mixer, dict[str, Any]] = {
 Source: defaults of NemotronHConfig, transformers 5.24.
 """
 
-NEVER_WRITTEN = ("hidden_act", "per_layer_config", "quantization_config", "_name_or_path")
+NEVER_WRITTEN = (
+    "hidden_act",
+    "per_layer_config",
+    "quantization_config",
+    "transformers_weights",
+    "_name_or_path",
+)
 MTP_KEYS = ("mtp_layers_block_type", "mtp_hybrid_override_pattern", "mtp_block_configs")
 
 

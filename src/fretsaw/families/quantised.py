@@ -20,6 +20,13 @@ LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 CONFIG_KEY, LEGACY_FILE = "quantization_config", "hf_quant_config.json"
 GROUP_SIZE = 16
 
+STOP = "these-weights-are-packed-and-need-trust_remote_code.safetensors"
+"""What transformers asks for, and its error names, where it would read packed bytes as weights."""
+
+PACKED_CODE = {
+    "AutoModelForCausalLM": "modeling_nemotron_h_puzzle.NemotronHPuzzleForCausalLM",
+}
+
 Algorithm = Literal["FP8", "NVFP4", "W4A16_NVFP4"]
 FORMAT_OF: dict[str, str] = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_NVFP4": "nvfp4"}
 """Algorithm -> number format of the weight."""
@@ -108,6 +115,23 @@ def is_match(pattern: str, module: str) -> bool:
     if pattern.startswith("re:"):
         return fnmatchcase(module, pattern.removeprefix("re:").replace(".*", "*"))
     return fnmatchcase(module, pattern)
+
+
+def packed_config(config: Mapping[str, Any], said: Quantisation) -> dict[str, Any]:
+    """The config of a checkpoint with packed weights; `config` is that of the same model without.
+
+    transformers skips a quantisation that it does not know and reads the codes as weights. So that
+    it stops instead, `transformers_weights` sends its own loader to a file that is not there (its
+    pull request 38152, since 4.52; engines do not read the key); `auto_map` names our loader, which
+    dequantises.
+    """
+    is_optimizer = said.layout == "modelopt"
+    return {
+        **config,
+        CONFIG_KEY: (model_optimizer_config if is_optimizer else compressed_tensors_config)(said),
+        "transformers_weights": STOP,
+        "auto_map": PACKED_CODE | config.get("auto_map", {}),
+    }
 
 
 def module_of(weight_key: str) -> str:

@@ -18,11 +18,9 @@ from fretsaw.checkpoint.writer import write_json, write_weights
 from fretsaw.errors import CheckpointError, DataError
 from fretsaw.families.quantised import (
     BESIDE,
-    CONFIG_KEY,
     LEGACY_FILE,
-    compressed_tensors_config,
-    model_optimizer_config,
     model_optimizer_file,
+    packed_config,
 )
 from fretsaw.quant.calibrate import Activations, kv_scale, mse_block_scales
 from fretsaw.quant.formats import (
@@ -80,12 +78,9 @@ def write_quantized(
         RunError: the disk is too small.
     """
     check_calibrated(plan, activations)
-    config = dict(plan.config)
+    config = packed_config(plan.config, plan.said)
     if plan.said.layout == "modelopt":
-        config[CONFIG_KEY] = model_optimizer_config(plan.said)
         write_json(folder / LEGACY_FILE, model_optimizer_file(plan.said))
-    else:
-        config[CONFIG_KEY] = compressed_tensors_config(plan.said)
     write_json(folder / "config.json", config)
     reader = _Reader(source, plan, activations, settings, on_tensor)
     planned = (piece.planned for piece in plan.pieces)
