@@ -84,29 +84,31 @@ def read_weights(folder, *, dtype):
     files = [safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))]
     place = {key: file for file in files for key in file.keys()}  # noqa: SIM118
 
-    def read(module, part):
-        key = f"{module}.{part}"
+    def read(key):
         return place[key].get_tensor(key) if key in place else None
 
     state = {}
     for key in place:
         module, _, part = key.rpartition(".")
-        if part not in SCALES:
-            packed = read(module, part)
-            scale = read(module, "weight_scale") if part.startswith("weight") else None
-            if scale is not None:
-                key, packed = f"{module}.weight", decode(packed, scale, read, module).to(dtype)
-            state[key] = packed
+        if part in SCALES:
+            continue
+        codes, scale = read(key), None
+        if part in ("weight", "weight_packed"):
+            scale = read(f"{module}.weight_scale")
+        if scale is None:
+            state[key] = codes
+            continue
+        whole = read(f"{module}.weight_scale_2")
+        if part == "weight_packed":  # compressed-tensors stores one over it
+            whole = 1.0 / read(f"{module}.weight_global_scale").float()
+        state[f"{module}.weight"] = decode(codes, scale=scale, whole=whole).to(dtype)
     return state
 
 
-def decode(codes, scale, read, module):
+def decode(codes, *, scale, whole):
     """FP8: codes * scale. NVFP4: two numbers a byte, * scale of 16 in a row, * scale of all."""
     if codes.dtype != torch.uint8:
         return codes.float() * scale.float()
-    whole = read(module, "weight_scale_2")
-    if whole is None:  # compressed-tensors stores one over it
-        whole = 1.0 / read(module, "weight_global_scale").float()
     digits = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2).long()
     grid = torch.tensor((*E2M1, *(-x for x in E2M1)))[digits].unflatten(-1, (-1, BLOCK))
     return (grid * (scale.float() * whole.float()).unsqueeze(-1)).flatten(-2)
