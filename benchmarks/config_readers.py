@@ -8,7 +8,7 @@ modules around them that they only mention.
     pip download --no-deps --ignore-requires-python -d wheels megatron-bridge==0.6.2
     python benchmarks/config_readers.py wheels
 
-Parent and child: Super-120B, and a shape like Puzzle-75B's (tests/data/configs).
+Parent and child: Super-120B, and a shape like Puzzle-75B's (src/fretsaw/data/configs).
 
 Not run: the names of the prediction head in Megatron-Bridge, which it looks up from its own side;
 its reader of unequal blocks, which is in no released wheel (PR #5265); TensorRT-LLM, whose wheel
@@ -34,8 +34,8 @@ from transformers import NemotronHConfig
 from fretsaw.core.shape import ModelShape
 from fretsaw.families.nemotron_h import read_config, rows, stored, write_config
 
-CONFIGS = Path(__file__).parent.parent / "tests" / "data" / "configs"
-PARENT, CHILD = "super_120b_a12b.json", "puzzle_75b_a9b_inferred_config.json"
+CONFIGS = Path(__file__).parent.parent / "src" / "fretsaw" / "data" / "configs"
+PARENT, CHILD = "super.json", "puzzle.json"
 
 MENTIONED = (
     "megatron.core",

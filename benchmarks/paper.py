@@ -29,8 +29,8 @@ from fretsaw.pricing.roofline import Constants
 from fretsaw.serving.frontier import Point, pareto, prefill_seconds, server_rate_at, sweep
 
 HERE = Path(__file__).parent
-CONFIGS = HERE.parent / "tests" / "data" / "configs"
-PARENT, CHILD = "super_120b_a12b.json", "puzzle_75b_a9b_inferred_config.json"
+CONFIGS = HERE.parent / "src" / "fretsaw" / "data" / "configs"
+PARENT, CHILD = "super.json", "puzzle.json"
 ENGINE = "vllm"
 LAYOUTS = tuple(Layout(tp, 1, ep) for tp in (1, 2, 4, 8) for ep in sorted({1, tp}))
 """The paper's sweep: tensor parallelism 1 to 8, expert parallelism on and off, equal replicas."""

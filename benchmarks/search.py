@@ -32,7 +32,7 @@ from fretsaw.solver.mip import Problem
 from fretsaw.stages.demand import Parent, demand_on_gpus, price_demand
 from fretsaw.stages.library import by_block
 
-CONFIG = Path(__file__).parents[1] / "tests" / "data" / "configs" / "super_120b_a12b.json"
+CONFIG = Path(__file__).parents[1] / "src" / "fretsaw" / "data" / "configs" / "super.json"
 WIDTHS = (2688, 2304, 1920, 1536, 1280)
 TOP_K = (22, 20, 18, 16, 14, 12, 10, 8, 6, 4)
 STATES = (128, 96, 64)

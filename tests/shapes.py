@@ -9,12 +9,12 @@ from typing import Any
 from fretsaw.core.shape import ModelShape
 from fretsaw.families import family_of
 
-CONFIGS = Path(__file__).parent / "data" / "configs"
+CONFIGS = Path(__file__).parents[1] / "src" / "fretsaw" / "data" / "configs"
 WORDS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 
 
 def published_shape(name: str) -> ModelShape:
-    """The shape of a published config in tests/data/configs."""
+    """The shape of a config that comes with the package."""
     config = json.loads((CONFIGS / f"{name}.json").read_text())
     return family_of(config).read_config(config)
 

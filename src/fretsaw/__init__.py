@@ -1,8 +1,28 @@
 """fretsaw cuts a trained language model to fit its hardware, and puts back what the cut took.
 
-The functions mirror the commands: `describe`, `plan`, `compress`, `estimate` (``--dry-run``),
-`quantize`, `serve`; one per stage: `calibrate`, `rank`, `library`, `score`, `cost`, `search`,
-`build`, `distill`; `verify`, `export` and `load_recipe`. They are loaded when first used.
+One function per command; each takes strings, paths, mappings and plain keywords:
+
+    describe(model)               what a model is: parameters, bytes, KV and state
+    plan(model, child)            what it serves on given hardware, from its config alone
+    compress(recipe, out=)        cut and heal in rounds; go on where an earlier run stopped
+    estimate(recipe, out=)        check a recipe and estimate its run, without running it
+    quantize(model, out=)         a checkpoint in FP8 or NVFP4
+    serve(model, engine=)         what an engine serves, measured
+    verify(model)                 all that is wrong with a checkpoint
+    export(model, engine=)        a checkpoint in the form that an engine takes
+    load_recipe(recipe)           a recipe, checked
+    version()                     the versions that decide a result
+
+and one per stage of a run, with `recipe` and `out=`: calibrate, rank, library, score, cost,
+search, build, distill.
+
+    >>> import fretsaw
+    >>> fretsaw.plan("@super", "@puzzle", hardware="8xH100", context="1M")  # doctest: +SKIP
+    <ServingPlan super, puzzle on 8xH100 with vllm>
+
+``@nano``, ``@puzzle`` and ``@super`` are configs that come with fretsaw. Results print as tables,
+show themselves in notebooks, and have ``to_json()``. What the user can mend raises a
+`FretsawError` with a message and a hint. Nothing heavy is imported before a function needs it.
 """
 
 from __future__ import annotations
@@ -30,9 +50,95 @@ if TYPE_CHECKING:
         verify,
         version,
     )
+    from fretsaw.errors import (
+        CheckpointError,
+        DataError,
+        FretsawError,
+        InfeasibleError,
+        RecipeError,
+        RunError,
+        ShapeError,
+        UnsupportedModelError,
+    )
+    from fretsaw.recipe import Recipe
+    from fretsaw.reports.description import Description
+    from fretsaw.reports.estimate import Estimate
+    from fretsaw.reports.outlook import ServingPlan
+    from fretsaw.reports.quantized import Quantized
+    from fretsaw.reports.served import Served
+    from fretsaw.reports.summary import Summary
+    from fretsaw.reports.verification import Verified
+    from fretsaw.stages.progress import Reporter
 
 __version__ = "0.1.0"
+
+FUNCTIONS = (
+    "build",
+    "calibrate",
+    "compress",
+    "cost",
+    "describe",
+    "distill",
+    "estimate",
+    "export",
+    "library",
+    "load_recipe",
+    "plan",
+    "quantize",
+    "rank",
+    "score",
+    "search",
+    "serve",
+    "verify",
+    "version",
+)
+PLACES = (
+    dict.fromkeys(FUNCTIONS, "fretsaw.api")
+    | dict.fromkeys(
+        (
+            "CheckpointError",
+            "DataError",
+            "FretsawError",
+            "InfeasibleError",
+            "RecipeError",
+            "RunError",
+            "ShapeError",
+            "UnsupportedModelError",
+        ),
+        "fretsaw.errors",
+    )
+    | {
+        "Recipe": "fretsaw.recipe",
+        "Description": "fretsaw.reports.description",
+        "Estimate": "fretsaw.reports.estimate",
+        "ServingPlan": "fretsaw.reports.outlook",
+        "Quantized": "fretsaw.reports.quantized",
+        "Served": "fretsaw.reports.served",
+        "Summary": "fretsaw.reports.summary",
+        "Verified": "fretsaw.reports.verification",
+        "Reporter": "fretsaw.stages.progress",
+    }
+)
+"""Name -> module that has it; imported when the name is first used."""
+
 __all__ = [
+    "CheckpointError",
+    "DataError",
+    "Description",
+    "Estimate",
+    "FretsawError",
+    "InfeasibleError",
+    "Quantized",
+    "Recipe",
+    "RecipeError",
+    "Reporter",
+    "RunError",
+    "Served",
+    "ServingPlan",
+    "ShapeError",
+    "Summary",
+    "UnsupportedModelError",
+    "Verified",
     "build",
     "calibrate",
     "compress",
@@ -55,8 +161,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        from fretsaw import api  # noqa: PLC0415
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
 
-        return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(PLACES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

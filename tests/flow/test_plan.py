@@ -15,9 +15,7 @@ from tests.flow.conftest import Said
 from tests.shapes import CONFIGS
 
 Command = Callable[..., Said]
-SUPER, PUZZLE = (
-    CONFIGS / f"{name}.json" for name in ("super_120b_a12b", "puzzle_75b_a9b_inferred_config")
-)
+SUPER, PUZZLE = (CONFIGS / f"{name}.json" for name in ("super", "puzzle"))
 ONE_H100 = ("--hardware", "H100", "--to", "nvfp4")
 B200 = ("--hardware", "8xB200", "--to", "nvfp4", "--state-dtype", "fp16")
 MILLION, BINARY_MILLION = ("--context", "1M"), ("--context", "1_048_576")

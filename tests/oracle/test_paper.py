@@ -15,7 +15,7 @@ from fretsaw.pricing.provider import pricers
 from fretsaw.serving.frontier import Point, pareto, prefill_seconds, server_rate_at, sweep
 from tests.shapes import published_shape
 
-SUPER, PUZZLE = "super_120b_a12b", "puzzle_75b_a9b_inferred_config"
+SUPER, PUZZLE = "super", "puzzle"
 LAYOUTS = [Layout(tp, 1, ep) for tp in (1, 2, 4, 8) for ep in sorted({1, tp})]
 PRECISIONS = {"8xB200": preset("nvfp4").with_caches(state="fp16"), "8xH100": preset("fp8")}
 PUBLISHED = {

@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-from fretsaw.errors import nearest
+from fretsaw.core.shipped import MARK, shipped_config
+from fretsaw.errors import CheckpointError, nearest
 
 if TYPE_CHECKING:
     from fretsaw.recipe import Recipe
 
 RecipeLike: TypeAlias = "Recipe | Mapping[str, Any] | str | Path"
 """A recipe, its keys as a mapping, or the path of its YAML file."""
+
+ModelLike: TypeAlias = str | Path | Mapping[str, Any]
+"""A checkpoint folder, a config.json, a config as a mapping, or one that ships: ``@super``."""
 
 Overrides: TypeAlias = Iterable[str] | Mapping[str, Any]
 """``["distill.tokens=1000"]`` or ``{"distill.tokens": 1000}``."""
@@ -57,6 +61,32 @@ def recipe_of(recipe: RecipeLike, overrides: Overrides = ()) -> Recipe:
     if isinstance(recipe, Mapping):
         return resolve_recipe(dict(recipe), overrides)
     return load_recipe(Path(recipe), overrides)
+
+
+def model_path(model: str | Path) -> Path:
+    """Where a model lies: a folder, a config file, or a config that comes with fretsaw.
+
+    Raises:
+        CheckpointError: nothing is there, or no config of that name.
+    """
+    path = Path(model)
+    if not path.exists() and str(model).startswith(MARK):
+        return shipped_config(str(model))
+    if not path.exists():
+        raise CheckpointError(
+            f"{path} does not exist; a checkpoint folder in Hugging Face layout was expected",
+            "give the folder that holds config.json and *.safetensors, or a config.json itself",
+        )
+    return path
+
+
+def model_of(model: ModelLike) -> Path | Mapping[str, Any]:
+    """A config as it is, or where the model lies.
+
+    Raises:
+        CheckpointError: as `model_path`.
+    """
+    return model if isinstance(model, Mapping) else model_path(model)
 
 
 def optional_path(path: str | Path | None) -> Path | None:

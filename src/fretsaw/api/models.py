@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from fretsaw.api.given import keywords, optional_path
+from fretsaw.api.given import ModelLike, keywords, model_of, model_path, optional_path
 
 if TYPE_CHECKING:
-    from fretsaw.checkpoint.verify import Verification
     from fretsaw.reports.description import Description
     from fretsaw.reports.outlook import ServingPlan
     from fretsaw.reports.served import Served
+    from fretsaw.reports.verification import Verified
     from fretsaw.stages.progress import Reporter
+
+R = TypeVar("R")
 
 
 @keywords
-def describe(model: str | Path) -> Description:
+def describe(model: ModelLike) -> Description:
     """Show what a model is: parameters, active parameters, bytes, KV and state per sequence.
 
     Args:
-        model: Checkpoint folder (tensors are checked by their headers) or config.json.
+        model: Checkpoint folder (tensors are checked by their headers), config.json, config as a
+            mapping, or one that comes with fretsaw, such as ``@super``.
 
     Raises:
         CheckpointError: missing or damaged, or tensors disagree with the config.
         UnsupportedModelError: unknown architecture.
     """
+    found = model_of(model)
     from fretsaw.stages.describe import describe as run  # noqa: PLC0415
 
-    return run(Path(model))
+    return run(found)
 
 
 @keywords
 def plan(
-    model: str | Path,
-    child: str | Path | None = None,
+    model: ModelLike,
+    child: ModelLike | None = None,
     *,
     hardware: str,
     workload: str | None = None,
@@ -59,7 +63,8 @@ def plan(
     """Say what a model serves on given hardware: speed, requests at once, what binds and helps.
 
     Args:
-        model: Checkpoint folder or config.json.
+        model: Checkpoint folder, config.json, config as a mapping, or one that comes with fretsaw,
+            such as ``@super``.
         child: Another, to compare.
         hardware: Accelerators, such as ``8xB200`` or ``H100``.
         workload: Input and output tokens of a request, such as ``8k/64k``.
@@ -85,6 +90,7 @@ def plan(
         UnsupportedModelError: unknown architecture.
         RecipeError: an option that makes no sense, or a layout or context the model cannot have.
     """
+    models = [model_of(one) for one in (model, child) if one is not None]
     from fretsaw.stages.plan import PlanOptions, write_picture  # noqa: PLC0415
     from fretsaw.stages.plan import plan as run  # noqa: PLC0415
 
@@ -107,10 +113,7 @@ def plan(
         verbosity=verbosity,
         require=require,
     )
-    found = run(Path(model), optional_path(child), options=options)
-    if picture is not None:
-        write_picture(found, Path(picture))
-    return found
+    return _drawn(run(*models, options=options), write_picture, picture=picture)
 
 
 @keywords
@@ -136,7 +139,8 @@ def serve(
     """Measure what an engine serves: user speed against server rate, parent and child in turn.
 
     Args:
-        model: Run folder (its last child), checkpoint folder or config.json.
+        model: Run folder (its last child), checkpoint folder, or with `random_weights` a
+            config.json or one that comes with fretsaw, such as ``@nano``.
         engine: vllm, llama.cpp or transformers.
         workload: Input and output tokens of a request, such as ``512/128``.
         against: Parent to measure beside it; a run's own if not given.
@@ -158,6 +162,7 @@ def serve(
         CheckpointError: a model is missing or damaged.
         RunError: the engine is not installed, or does not take a model.
     """
+    found, parent = model_path(model), None if against is None else model_path(against)
     from fretsaw.stages.serve import ServeOptions, write_picture  # noqa: PLC0415
     from fretsaw.stages.serve import serve as run  # noqa: PLC0415
 
@@ -165,7 +170,7 @@ def serve(
         engine=engine,
         workload=workload,
         concurrency=concurrency,
-        against=optional_path(against),
+        against=parent,
         repeats=repeats,
         requests_per_user=requests_per_user,
         random_weights=random_weights,
@@ -176,16 +181,14 @@ def serve(
         engine_arguments=tuple(engine_arg or ()),
         seed=seed,
     )
-    served = run(Path(model), options=options, reporter=reporter)
-    if picture is not None:
-        write_picture(served, Path(picture))
-    return served
+    served = run(found, options=options, reporter=reporter)
+    return _drawn(served, write_picture, picture=picture)
 
 
 @keywords
 def verify(
     model: str | Path, *, generate: bool = True, allow_remote_code: bool = False
-) -> Verification:
+) -> Verified:
     """Look for all that is wrong with a checkpoint; exit code 2 if there is anything.
 
     Args:
@@ -196,9 +199,11 @@ def verify(
     Raises:
         CheckpointError: there is no such folder.
     """
+    found = model_path(model)
+    from fretsaw.reports.verification import Verified  # noqa: PLC0415
     from fretsaw.stages.verify import verify as run  # noqa: PLC0415
 
-    return run(Path(model), generate=generate, allow_remote_code=allow_remote_code)
+    return Verified.of(run(found, generate=generate, allow_remote_code=allow_remote_code))
 
 
 @keywords
@@ -228,7 +233,14 @@ def export(
         RunError: `out` is there, or llama.cpp is not, or does not take it.
         UnsupportedModelError: the engine cannot load such a model, by what is known of it.
     """
+    found, python = model_path(model), optional_path(engine_python)
     from fretsaw.stages.export import export as run  # noqa: PLC0415
 
-    python = optional_path(engine_python)
-    return run(Path(model), to=engine, out=Path(out), python=python, reporter=reporter)
+    return run(found, to=engine, out=Path(out), python=python, reporter=reporter)
+
+
+def _drawn(found: R, draw: Callable[[R, Path], None], *, picture: str | Path | None) -> R:
+    """A result, with its picture drawn where one is asked for."""
+    if picture is not None:
+        draw(found, Path(picture))
+    return found

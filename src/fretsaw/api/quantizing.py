@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fretsaw.api.given import keywords, optional_path
+from fretsaw.api.given import keywords, model_path, optional_path
 
 if TYPE_CHECKING:
     from fretsaw.reports.quantized import Quantized
@@ -64,6 +64,7 @@ def quantize(
         RecipeError: an option makes no sense, or the format does not fit the model.
         RunError: `out` is there, another process writes it, or the disk is too small.
     """
+    found = model_path(model)
     from fretsaw.stages.quantize import quantize as run  # noqa: PLC0415
     from fretsaw.stages.quantize_options import QuantizeOptions  # noqa: PLC0415
 
@@ -84,4 +85,4 @@ def quantize(
         heal_tokens=heal_tokens,
         learning_rate=learning_rate,
     )
-    return run(Path(model), out=Path(out), options=options, reporter=reporter)
+    return run(found, out=Path(out), options=options, reporter=reporter)

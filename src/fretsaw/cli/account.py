@@ -17,7 +17,7 @@ GROUP = "Checks and exchange"
 def add_to(app: typer.Typer) -> None:
     """Add this group."""
     mirror = Mirror(app, GROUP)
-    mirror.add(api.verify)
+    mirror.add(api.verify, fails=lambda found: bool(found.faults))
     mirror.add(api.export)
     mirror.add(api.load_recipe, name="recipe", extra=("resolved",), run=_recipe)
     mirror.add(api.version, run=_version)

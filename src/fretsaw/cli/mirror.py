@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any
 
 import typer
 
-from fretsaw.cli.options import OPTIONS
+from fretsaw.cli.options import OPTIONS, OWN
 from fretsaw.cli.output import show
+from fretsaw.errors import FretsawError
+
+CONTEXT = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Mirror:
         name: str = "",
         extra: tuple[str, ...] = (),
         run: Callable[..., Any] | None = None,
+        fails: Callable[[Any], bool] = lambda _: False,
     ) -> None:
         """Add a command.
 
@@ -43,21 +48,25 @@ class Mirror:
             name: Of the command; the function's if not given.
             extra: Further options of the command, all off by default.
             run: What the command calls instead, with `extra` as keywords too.
+            fails: Whether a result is one to end with exit code 2 on.
         """
         given = inspect.signature(function).parameters.values()
-        parameters = [_parameter(p) for p in given if p.name != "reporter"]
+        parameters = [_parameter(p, function) for p in given if p.name != "reporter"]
         has_reporter = len(parameters) < len(given)
-        added = (*extra, "as_json", *(("quiet",) if has_reporter else ()))
-        parameters += [_off(option) for option in added]
+        added = (*extra, "as_json", *(("quiet",) if has_reporter else ()), "debug")
+        parameters = [CONTEXT, *parameters, *map(_off, added)]
         call = run or function
 
-        def command(**values: Any) -> None:
-            as_json = values.pop("as_json")
+        def command(ctx: typer.Context, **values: Any) -> None:
+            as_json, debug = values.pop("as_json"), values.pop("debug") or ctx.obj
             if has_reporter:
                 values["reporter"] = _reporter(is_quiet=values.pop("quiet"))
-            with contextlib.redirect_stdout(sys.stderr):  # whatever libraries print
-                result = call(**values)
-            show(result, as_json=as_json)
+            with _traceback(is_printed=debug):
+                with contextlib.redirect_stdout(sys.stderr):  # whatever libraries print
+                    result = call(**values)
+                show(result, as_json=as_json)
+            if fails(result):
+                raise typer.Exit(FretsawError.exit_code)
 
         command.__name__ = name or function.__name__
         command.__doc__ = (inspect.getdoc(function) or "").partition("\n")[0]
@@ -66,11 +75,20 @@ class Mirror:
         self.app.command(rich_help_panel=self.group)(command)
 
 
-def _parameter(parameter: Parameter) -> Parameter:
+def _parameter(parameter: Parameter, function: Callable[..., Any]) -> Parameter:
     default = parameter.default
-    return parameter.replace(
-        annotation=OPTIONS[parameter.name], default=None if default == () else default
-    )
+    option = OWN.get((function.__name__, parameter.name), OPTIONS[parameter.name])
+    return parameter.replace(annotation=option, default=None if default == () else default)
+
+
+@contextlib.contextmanager
+def _traceback(*, is_printed: bool) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if is_printed and not isinstance(error, typer.Exit):
+            traceback.print_exc()
+        raise
 
 
 def _off(name: str) -> Parameter:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+MODEL = "Checkpoint folder, config.json, or a shipped config: @nano, @puzzle, @super."
+
 Text = str | None
 Number = float | None
 File = Path | None
@@ -18,19 +20,15 @@ Many = list[str] | None
 
 ARGUMENTS: Mapping[str, Any] = {
     "recipe": Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe.")],
-    "model": Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Checkpoint folder or config.json.")
-    ],
-    "child": Annotated[
-        Path | None, typer.Argument(metavar="[CHILD]", help="Another model, to compare.")
-    ],
+    "model": Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)],
+    "child": Annotated[Text, typer.Argument(metavar="CHILD", help="Another, to compare.")],
 }
 
 PLACES: Mapping[str, Any] = {
     "out": Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")],
     "picture": Annotated[File, typer.Option(metavar="FILE.svg", help="Draw the frontier there.")],
     "against": Annotated[
-        File, typer.Option(metavar="MODEL", help="Parent to measure beside it; a run's own.")
+        Text, typer.Option(metavar="MODEL", help="Parent to measure beside it; a run's own.")
     ],
     "engine_python": Annotated[
         File, typer.Option(metavar="FILE", help="Python of the engine's environment.")
@@ -177,6 +175,7 @@ CHECKING: Mapping[str, Any] = {
 EVERYWHERE: Mapping[str, Any] = {
     "as_json": Annotated[bool, typer.Option("--json", help="Print the result as JSON.")],
     "quiet": Annotated[bool, typer.Option("--quiet", help="Warnings and errors only.")],
+    "debug": Annotated[bool, typer.Option("--debug", help="With an error, print its traceback.")],
 }
 
 OPTIONS: Mapping[str, Any] = {
@@ -189,3 +188,17 @@ OPTIONS: Mapping[str, Any] = {
     **CHECKING,
     **EVERYWHERE,
 }
+
+OWN: Mapping[tuple[str, str], Any] = {
+    ("serve", "model"): Annotated[
+        str, typer.Argument(metavar="MODEL", help=f"{MODEL} Or a run folder: its last child.")
+    ],
+    ("serve", "hardware"): Annotated[
+        Text, typer.Option(metavar="[Nx]NAME", help="To predict speeds for; else this machine.")
+    ],
+    ("plan", "to"): Annotated[
+        str,
+        typer.Option(metavar="FORMAT", help="bf16, fp16, fp32, fp8, nvfp4, nvfp4-w4a16 or mxfp4."),
+    ],
+}
+"""(command, parameter) -> where one command's help must differ, because it takes more or less."""

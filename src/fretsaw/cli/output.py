@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-PRINTERS = {
-    "Description": "fretsaw.reports.description:print_description",
-    "Estimate": "fretsaw.reports.estimate:print_estimate",
-    "Quantized": "fretsaw.reports.quantized:print_quantized",
-    "Served": "fretsaw.reports.served:print_served",
-    "ServingPlan": "fretsaw.reports.outlook:print_serving_plan",
-    "Summary": "fretsaw.reports.summary:print_summary",
-    "Verification": "fretsaw.reports.verification:print_verification",
-}
-"""Result type -> function that prints it."""
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -43,8 +34,8 @@ def show(result: Any, *, as_json: bool) -> None:
     elif isinstance(result, Path):
         print(result)
     else:
-        module, _, name = PRINTERS[type(result).__name__].partition(":")
-        getattr(import_module(module), name)(result, Console())
+        result.print(stdout_console())
+    sys.stdout.flush()
 
 
 def plain(result: Any) -> Any:
@@ -52,3 +43,12 @@ def plain(result: Any) -> Any:
     if isinstance(result, Path):
         return {"folder": str(result)}
     return result.to_json() if hasattr(result, "to_json") else asdict(result)
+
+
+def stdout_console() -> Console:
+    """As wide as the terminal, or as `COLUMNS` says; into a file or a pipe, no line is wrapped."""
+    from fretsaw.reports.shown import WholeNames, unbounded  # noqa: PLC0415
+
+    console = WholeNames()
+    is_bounded = console.is_terminal or "COLUMNS" in os.environ
+    return console if is_bounded else unbounded(console)

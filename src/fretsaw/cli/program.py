@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import errno
 import sys
-import traceback
 
 import typer
 
+from fretsaw import __version__
 from fretsaw.cli import account, everyday, single_stages
+from fretsaw.cli.grouped import GroupedHelp
+from fretsaw.cli.streams import close_quietly, write_anything
 from fretsaw.errors import FretsawError
 
 app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
+    cls=GroupedHelp,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Cut a trained language model to fit its hardware, and put back what the cut took away.",
 )
 for group in (everyday, single_stages, account):
@@ -24,34 +26,78 @@ for group in (everyday, single_stages, account):
 INTERRUPTED = 130
 """Exit code that typer gives to an interrupted command."""
 
+NO_READER = 141
+"""Exit code of a program whose reader has gone, as shells count it: 128 + SIGPIPE."""
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"fretsaw {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    ctx: typer.Context,
+    *,
+    version: bool = typer.Option(  # noqa: ARG001
+        False, "--version", callback=_print_version, is_eager=True, help="Print it and exit."
+    ),
+    debug: bool = typer.Option(False, "--debug", help="With an error, print its traceback."),
+) -> None:
+    ctx.obj = debug
+
 
 def main() -> None:
     """Entry point: exit code 0, 2 for the user's mistakes, 1 for ours, 130 when interrupted."""
-    arguments = [a for a in sys.argv[1:] if a != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1
+    write_anything(sys.stdout, sys.stderr)
     try:
-        app(args=arguments, prog_name="fretsaw")
-    except SystemExit as ending:
-        if ending.code == INTERRUPTED:
-            print("hint: interrupted; run the same command again to go on", file=sys.stderr)
-        raise
+        code = app(args=sys.argv[1:] or ["--help"], prog_name="fretsaw", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        code = _say(_usage_fault(error), _usage_hint(error), code=FretsawError.exit_code)
     except FretsawError as error:
-        _fail(error.message, error.hint, code=error.exit_code, debug=debug)
+        code = _say(error.message, error.hint, code=error.exit_code)
+    except BrokenPipeError:
+        code = NO_READER
+        close_quietly(sys.stdout)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = "free some space" if full else "see that the path exists and may be read and written"
-        hint = f"{what}, and run the same command again: it goes on"
-        _fail(f"{error}", hint, code=2, debug=debug)
+        code = _say(f"{error}", f"{what}, and run the same command again: it goes on", code=2)
     except Exception as error:
         hint = "this is a fault of fretsaw: run again with --debug and report the traceback"
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        _fail(f"{type(error).__name__}: {error}{notes}", hint, code=1, debug=debug)
-
-
-def _fail(message: str, hint: str, *, code: int, debug: bool) -> None:
-    if debug:
-        traceback.print_exc()
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        code = _say(f"{type(error).__name__}: {error}{notes}", hint, code=1)
+    if code == INTERRUPTED:
+        _print_line("hint: interrupted; run the same command again to go on")
     sys.exit(code)
+
+
+def _usage_fault(error: typer.TyperException) -> str:
+    """What is wrong with a command line that cannot be parsed, as our own errors say it."""
+    option = getattr(error, "option_name", None)
+    if option and getattr(error, "possibilities", None) is not None:
+        return f"there is no option {option}"
+    text = error.format_message().rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    """What to do about a command line that cannot be parsed."""
+    near = getattr(error, "possibilities", None)
+    ctx = getattr(error, "ctx", None)
+    command = ctx.command_path if ctx else "fretsaw"
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"{guess}all options: {command} --help"
+
+
+def _say(message: str, hint: str, *, code: int) -> int:
+    _print_line(f"error: {message}")
+    if hint:
+        _print_line(f"hint: {hint}")
+    return code
+
+
+def _print_line(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -14,6 +14,7 @@ from fretsaw.core.shape import MIXERS, ModelShape, num_active_params, num_params
 from fretsaw.core.units import format_bytes, format_count
 from fretsaw.families import family_named
 from fretsaw.pricing.memory import model_costs
+from fretsaw.reports.shown import Shown
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class KindLine:
     active_params: int
 
 
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, repr=False)
+class Description(Shown):
     """A model in figures.
 
     Attributes:
@@ -55,6 +56,17 @@ class Description:
     def active_params(self) -> int:
         """Parameters that one token uses."""
         return sum(line.active_params for line in self.lines)
+
+    def brief(self) -> str:
+        """Name and counts."""
+        params, active = format_count(self.params), format_count(self.active_params)
+        return (
+            f"{self.source}: {params} parameters, {active} active, {self.shape.num_blocks} blocks"
+        )
+
+    def print(self, console: Console) -> None:
+        """See `print_description`."""
+        print_description(self, console)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fretsaw.core.units import format_bytes, format_count, format_seconds
+from fretsaw.reports.shown import Shown
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class EstimateLine:
     disk_bytes: int
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, repr=False)
+class Estimate(Shown):
     """All stages that take time or disk, and the machine's speed that the estimate rests on.
 
     Attributes:
@@ -44,6 +45,16 @@ class Estimate:
     lines: tuple[EstimateLine, ...]
     flops_per_s: float
     peak_disk_bytes: int
+
+    def brief(self) -> str:
+        """Time and disk."""
+        total_s = sum(line.seconds for line in self.lines)
+        disk = format_bytes(self.peak_disk_bytes)
+        return f"{format_seconds(total_s)} in {len(self.lines)} stages, {disk} of disk at the peak"
+
+    def print(self, console: Console) -> None:
+        """See `print_estimate`."""
+        print_estimate(self, console)
 
 
 def print_estimate(estimate: Estimate, console: Console) -> None:

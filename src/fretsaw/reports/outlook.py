@@ -14,6 +14,7 @@ from fretsaw.core.precision import preset
 from fretsaw.core.units import format_bytes
 from fretsaw.pricing.memory import footprint, model_costs, mtp_bytes
 from fretsaw.reports.frontier import Curve, frontier_svg
+from fretsaw.reports.shown import Shown
 from fretsaw.serving.frontier import Point, requests_per_minute
 from fretsaw.serving.planner import Outlook, Setting
 from fretsaw.serving.requirement import Verdict
@@ -33,8 +34,8 @@ class NamedOutlook:
     setting: Setting
 
 
-@dataclass(frozen=True)
-class ServingPlan:
+@dataclass(frozen=True, repr=False)
+class ServingPlan(Shown):
     """What `fretsaw plan` answers.
 
     Attributes:
@@ -64,6 +65,16 @@ class ServingPlan:
             return None
         parent, child = (one.outlook.server_tokens_per_s for one in self.models[:2])
         return child / parent if parent and child else None
+
+    def brief(self) -> str:
+        """Which models on what, and the speed-up where it is known."""
+        names = ", ".join(one.name for one in self.models)
+        more = f": {self.speedup:.3g}x" if self.speedup else ""
+        return f"{names} on {self.models[0].setting.node} with {self.engine}{more}"
+
+    def print(self, console: Console) -> None:
+        """See `print_serving_plan`."""
+        print_serving_plan(self, console)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""

@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 
 from fretsaw.core.units import format_bytes
+from fretsaw.reports.shown import Shown
 
 SHOWN = 8
 """Experts named in a line before the rest are counted."""
 
 
-@dataclass(frozen=True)
-class Quantized:
+@dataclass(frozen=True, repr=False)
+class Quantized(Shown):
     """A checkpoint that was written.
 
     Attributes:
@@ -36,6 +37,14 @@ class Quantized:
     num_quantized: int
     num_tokens: int
     borrowed: Mapping[int, tuple[int, ...]]
+
+    def brief(self) -> str:
+        """Where it lies, and its size."""
+        return f"{self.folder}: {self.precision}, {format_bytes(self.weights_bytes)}"
+
+    def print(self, console: Console) -> None:
+        """See `print_quantized`."""
+        print_quantized(self, console)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

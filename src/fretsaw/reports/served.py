@@ -13,6 +13,7 @@ from rich.table import Table
 from fretsaw.core.hardware import Workload
 from fretsaw.core.units import format_bytes
 from fretsaw.reports.frontier import Curve, frontier_svg
+from fretsaw.reports.shown import Shown
 from fretsaw.serving.frontier import Point, pareto
 from fretsaw.serving.load import Load, Loaded, Matched
 
@@ -49,8 +50,8 @@ class ServedModel:
         return self.loaded[0].median.ttft_s
 
 
-@dataclass(frozen=True)
-class Served:
+@dataclass(frozen=True, repr=False)
+class Served(Shown):
     """What `fretsaw serve` has measured.
 
     Attributes:
@@ -72,6 +73,14 @@ class Served:
     calibrated_on: str | None
     setting: Mapping[str, Any]
     is_random: bool
+
+    def brief(self) -> str:
+        """Which models were measured, and with what."""
+        return f"{', '.join(model.name for model in self.models)} measured with {self.engine}"
+
+    def print(self, console: Console) -> None:
+        """See `print_served`."""
+        print_served(self, console)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fretsaw.core.units import format_bytes, format_count
+from fretsaw.reports.shown import Shown
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class RunWarning:
     text: str
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, repr=False)
+class Summary(Shown):
     """A finished run in figures.
 
     Attributes:
@@ -96,6 +97,16 @@ class Summary:
     def peak_bytes(self) -> int:
         """Largest resident memory of all stages."""
         return max(self.peaks.values(), default=0)
+
+    def brief(self) -> str:
+        """What the child is, and where it lies."""
+        last = self.lines[-1]
+        params = format_count(last.costs["params"])
+        return f"{self.child}: {params} parameters, KL {last.kl:.4f}, {len(self.lines)} models"
+
+    def print(self, console: Console) -> None:
+        """See `print_summary`."""
+        print_summary(self, console)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""

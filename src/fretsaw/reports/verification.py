@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fretsaw.checkpoint.verify import Check, Verification
+from fretsaw.reports.shown import Shown
+
+
+@dataclass(frozen=True, repr=False)
+class Verified(Verification, Shown):
+    """A verification that can be looked at."""
+
+    @classmethod
+    def of(cls, found: Verification) -> Verified:
+        """The same, to be looked at."""
+        return cls(**{field.name: getattr(found, field.name) for field in fields(found)})
+
+    def brief(self) -> str:
+        """Where it lies, and the verdict."""
+        return f"{self.folder}: {_verdict(self)}"
+
+    def print(self, console: Console) -> None:
+        """See `print_verification`."""
+        print_verification(self, console)
 
 
 def print_verification(verification: Verification, console: Console) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fretsaw.checkpoint.lineage import hash_checkpoint
 from fretsaw.checkpoint.reader import read_config
@@ -15,8 +17,8 @@ from fretsaw.reports.description import Description, describe_shape
 from fretsaw.stages.run import RunRound, Stage
 
 
-def describe(source: Path | str) -> Description:
-    """Describe a checkpoint folder (tensors checked by their headers), or a config.json alone.
+def describe(source: Path | str | Mapping[str, Any]) -> Description:
+    """Describe a checkpoint folder (tensors checked by their headers), or a config alone.
 
     A quantised folder is checked too: every scale is there, and config and files say the same.
 
@@ -24,6 +26,9 @@ def describe(source: Path | str) -> Description:
         CheckpointError: missing or damaged, or tensors disagree with the config.
         UnsupportedModelError: unknown architecture.
     """
+    if isinstance(source, Mapping):
+        shape = family_of(source).read_config(source)
+        return describe_shape(shape, source=Path("config"), is_checked=False)
     path = Path(source)
     if path.is_dir():
         checkpoint = open_checkpoint(path)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fretsaw.checkpoint.reader import read_config
 from fretsaw.core.compatibility import findings
@@ -86,13 +87,17 @@ class Limit:
     served: int
 
 
+ModelConfig = Path | str | Mapping[str, Any]
+"""A config file, a checkpoint folder, or a config as a mapping."""
+
+
 def plan(
-    model: Path | str, child: Path | str | None = None, *, options: PlanOptions
+    model: ModelConfig, child: ModelConfig | None = None, *, options: PlanOptions
 ) -> ServingPlan:
     """Speed, concurrency and what binds, of a model or of a parent and its child.
 
     Args:
-        model: Config file or checkpoint folder.
+        model: Config file, checkpoint folder or config.
         child: Another, to compare.
         options: Hardware, workload and assumptions.
 
@@ -101,8 +106,8 @@ def plan(
         UnsupportedModelError: unknown architecture.
         RecipeError: an option that makes no sense, or a layout or context the model cannot have.
     """
-    paths = [Path(model), *([Path(child)] if child is not None else [])]
-    read = [_read(path) for path in paths]
+    names = [_name(model, "model"), *([_name(child, "child")] if child is not None else [])]
+    read = [_read(given) for given in (model, child) if given is not None]
     requirement = _check(options, models=len(read))
     engine_named(options.engine)
     node, precision = _node(options), _precision(options)
@@ -110,7 +115,7 @@ def plan(
     context = _context(options, workload, limit=min(limit.served for _, limit in read))
     prices = engine_model(node.hardware, options.engine)
     outlooks = []
-    for index, (path, (shape, _)) in enumerate(zip(paths, read, strict=True)):
+    for index, (name, (shape, _)) in enumerate(zip(names, read, strict=True)):
         setting = Setting(
             node,
             workload,
@@ -122,7 +127,7 @@ def plan(
             pricers_of(node.hardware, prices, precision=precision),
             energy_models(node.hardware, prices, precision=precision),
         )
-        outlooks.append(NamedOutlook(_name(path), outlook(shape, setting), setting))
+        outlooks.append(NamedOutlook(name, outlook(shape, setting), setting))
     first = outlooks[0]
     verdict = (
         judge(first.outlook.shape, first.setting, requirement=requirement) if requirement else None
@@ -219,20 +224,20 @@ def write_picture(found: ServingPlan, path: Path) -> None:
     path.write_text(plan_svg(found), encoding="utf-8")
 
 
-def _read(path: Path) -> tuple[ModelShape, Limit]:
-    config = read_config(path)
+def _read(given: ModelConfig) -> tuple[ModelShape, Limit]:
+    config = given if isinstance(given, Mapping) else read_config(Path(given))
     family = family_of(config)
     return family.read_config(config), Limit(*family.context_limits(config))
 
 
-def _name(path: Path) -> str:
-    return (
-        path.parent.name
-        if path.name == "config.json"
-        else path.stem
-        if path.is_file()
-        else path.name
-    )
+def _name(given: ModelConfig, role: str) -> str:
+    """What a model is called in tables: its folder's name, its file's, or its role."""
+    if isinstance(given, Mapping):
+        return role
+    path = Path(given).absolute()
+    if path.name == "config.json":
+        return path.parent.name
+    return path.stem if path.is_file() else path.name
 
 
 def _check(options: PlanOptions, *, models: int) -> Requirement | None:

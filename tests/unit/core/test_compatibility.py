@@ -11,8 +11,8 @@ from fretsaw.core.shape import ModelShape
 from fretsaw.core.variant import Variant
 from tests.shapes import hybrid_shape, published_shape
 
-SUPER = published_shape("super_120b_a12b")
-PUZZLE = published_shape("puzzle_75b_a9b_inferred_config")
+SUPER = published_shape("super")
+PUZZLE = published_shape("puzzle")
 
 
 def changed(shape: ModelShape, values: Mapping[int, Mapping[str, int]]) -> ModelShape:

@@ -19,7 +19,7 @@ from fretsaw.stages.describe import describe
 from tests.pico import HETEROGENEOUS, pico_config, puzzle_config
 from tests.shapes import CONFIGS
 
-SUPER, PUZZLE = "super_120b_a12b", "puzzle_75b_a9b_inferred_config"
+SUPER, PUZZLE = "super", "puzzle"
 PER_BLOCK_KEYS = {
     "n_routed_experts",
     "num_experts_per_tok",

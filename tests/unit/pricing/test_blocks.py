@@ -25,7 +25,7 @@ from fretsaw.pricing.memory import (
 from fretsaw.serving.frontier import prefill_steps
 from tests.shapes import hybrid_shape, published_shape
 
-SUPER, PUZZLE = "super_120b_a12b", "puzzle_75b_a9b_inferred_config"
+SUPER, PUZZLE = "super", "puzzle"
 ALL_EXPERTS = Step(1e6, 1, 0.0)
 """A batch so large that every expert is hit."""
 

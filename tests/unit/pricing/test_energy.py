@@ -117,8 +117,8 @@ def test_all_gpus_of_a_replica_are_paid() -> None:
 def test_the_child_takes_less_than_its_parent_and_a_block_that_is_gone_nothing() -> None:
     step = Step(32, context=40_000)
     energy = EnergyModel(SlowTimer(), hardware_named("H100"), Layout(), preset("bf16"))
-    parent = energy.step(published_shape("super_120b_a12b"), step=step)
-    child = energy.step(published_shape("puzzle_75b_a9b_inferred_config"), step=step)
+    parent = energy.step(published_shape("super"), step=step)
+    child = energy.step(published_shape("puzzle"), step=step)
     assert child.joules < parent.joules
     gone = energy.block(replace(hybrid_shape("M").blocks[0], mixer="none"), step=step)
     assert (gone.joules, gone.seconds) == (0.0, 0.0)

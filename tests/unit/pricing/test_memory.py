@@ -24,7 +24,7 @@ from fretsaw.pricing.memory import (
 )
 from tests.shapes import hybrid_shape, published_shape
 
-SUPER, PUZZLE = "super_120b_a12b", "puzzle_75b_a9b_inferred_config"
+SUPER, PUZZLE = "super", "puzzle"
 MIB = 2**20
 
 

@@ -15,7 +15,7 @@ from fretsaw.pricing.provider import pricers
 from fretsaw.pricing.step import OVERLAP_TOKENS, Pricer
 from tests.shapes import hybrid_shape, published_shape
 
-PUZZLE = "puzzle_75b_a9b_inferred_config"
+PUZZLE = "puzzle"
 BF16 = preset("bf16")
 DECODE, PROMPT = Step(4, 1, 100.0), Step(1, 640, 0.0)
 

@@ -11,9 +11,7 @@ from fretsaw.pricing.memory import footprint, mtp_bytes
 from fretsaw.serving.capacity import Assumptions, Capacity, capacity, usable_bytes
 from tests.shapes import hybrid_shape, published_shape
 
-SUPER, PUZZLE = (
-    published_shape(name) for name in ("super_120b_a12b", "puzzle_75b_a9b_inferred_config")
-)
+SUPER, PUZZLE = (published_shape(name) for name in ("super", "puzzle"))
 GIB = 2**30
 NVFP4 = preset("nvfp4")
 MILLION, BINARY_MILLION = 1_000_000, 1_048_576

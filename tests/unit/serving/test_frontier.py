@@ -31,7 +31,7 @@ from fretsaw.serving.frontier import (
 from fretsaw.serving.planner import cut_axes
 from tests.shapes import hybrid_shape, published_shape
 
-SUPER = published_shape("super_120b_a12b")
+SUPER = published_shape("super")
 NVFP4 = preset("nvfp4")
 BATCHES = (1, 2, 3, 4, 8, 16, 31, 32, 64, 100, 128, 256, 300, 512)
 

@@ -24,9 +24,7 @@ from fretsaw.serving.planner import (
 )
 from tests.shapes import hybrid_shape, published_shape
 
-SUPER, PUZZLE = (
-    published_shape(name) for name in ("super_120b_a12b", "puzzle_75b_a9b_inferred_config")
-)
+SUPER, PUZZLE = (published_shape(name) for name in ("super", "puzzle"))
 
 
 def setting_of(

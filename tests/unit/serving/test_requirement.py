@@ -13,7 +13,7 @@ from fretsaw.serving.requirement import SMALLEST, Requirement, judge, parse_requ
 from tests.shapes import published_shape
 from tests.unit.serving.test_planner import SUPER, setting_of
 
-PUZZLE = published_shape("puzzle_75b_a9b_inferred_config")
+PUZZLE = published_shape("puzzle")
 RATE, COUNT = "server tokens/s", "concurrency"
 
 

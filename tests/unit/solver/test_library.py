@@ -117,7 +117,7 @@ def test_impossible_values_are_refused(
 @pytest.mark.parametrize("state", [80, 100])
 def test_r28_states_that_kernels_do_not_have_are_refused(state: int) -> None:
     grid = Grid({"state": [state]}, (), {"state": 32})
-    shape = published_shape("super_120b_a12b")
+    shape = published_shape("super")
     with pytest.raises(RecipeError, match=f"state {state} is not allowed") as caught:
         build_library(shape, shape, grid=grid)
     assert "96" in caught.value.hint
@@ -131,7 +131,7 @@ def test_a_grid_for_blocks_that_the_parent_lacks_is_refused() -> None:
 
 
 def test_the_paper_grid_has_its_size() -> None:
-    shape = published_shape("super_120b_a12b")
+    shape = published_shape("super")
     grid = Grid(
         {"ffn": range(1280, 2689, 256), "top_k": range(4, 23, 2), "state": ["75%"]},
         (),

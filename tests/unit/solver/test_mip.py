@@ -240,7 +240,7 @@ def test_the_error_tells_of_variants_left_out() -> None:
 
 
 def test_an_impossible_budget_names_the_nearest_value() -> None:
-    shape = published_shape("super_120b_a12b")
+    shape = published_shape("super")
     problem = problem_of(shape, score=lambda v: 0.0, budget={"params": "60B"}, ffn=[1280])
     with pytest.raises(InfeasibleError) as caught:
         solve(problem)
@@ -436,7 +436,7 @@ def test_large_odd_weights_hold_exactly() -> None:
 
 
 def test_the_paper_problem_solves_in_seconds() -> None:
-    shape = published_shape("super_120b_a12b")
+    shape = published_shape("super")
     rng = np.random.default_rng(0)
     weight = rng.lognormal(sigma=1.0, size=shape.num_blocks)
 

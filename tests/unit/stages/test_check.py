@@ -7,7 +7,7 @@ from fretsaw.recipe.sections import Granularity, Library
 from fretsaw.stages.check import check_engines
 from tests.shapes import published_shape
 
-SUPER = published_shape("super_120b_a12b")
+SUPER = published_shape("super")
 
 
 def library(**settings: object) -> Library:
