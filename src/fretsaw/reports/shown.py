@@ -36,7 +36,7 @@ class Shown(ABC):
 
     def _repr_html_(self) -> str:
         """The tables for a notebook."""
-        console = WholeNames(file=io.StringIO(), record=True, force_jupyter=False)
+        console = WholeNames(file=io.StringIO(), record=True, force_jupyter=False, highlight=False)
         self.print(unbounded(console))
         return console.export_html(inline_styles=True, code_format=PRE)
 
