@@ -15,6 +15,7 @@ from fretsaw.quant.formats import (
     E4M3_MAX,
     block_scales,
     in_blocks,
+    of_rows,
     peaks_of_blocks,
     round_e2m1,
     row_chunks,
@@ -34,20 +35,23 @@ def mse_block_scales(weight: Tensor, *, scale: Tensor) -> Tensor:
     """Block scales of least squared error among all E4M3 numbers.
 
     Args:
-        weight: (out, in), `in` a multiple of 16.
-        scale: Of the whole tensor, ().
+        weight: (..., in), `in` a multiple of 16.
+        scale: Of the whole tensor, (); or of each of its rows, (rows,).
 
     Returns:
-        float8_e4m3fn, (out, in/16); zero blocks have 1, as `block_scales` gives.
+        float8_e4m3fn, (..., in/16); zero blocks have 1, as `block_scales` gives.
 
     Source: the error-minimising ("static") scales of Model Optimizer's NVFP4; the range is own.
     """
-    parts = [_best(weight[rows].float(), scale) for rows in row_chunks(weight, CHUNK // 2)]
-    return torch.cat(parts).view(torch.float8_e4m3fn)
+    flat = weight.reshape(-1, weight.shape[-1])
+    parts = [
+        _best(flat[rows].float(), of_rows(scale, rows)) for rows in row_chunks(flat, CHUNK // 2)
+    ]
+    return torch.cat(parts).view(torch.float8_e4m3fn).reshape(*weight.shape[:-1], -1)
 
 
 def _best(weight: Tensor, scale: Tensor) -> Tensor:
-    """Codes of the best block scales, uint8."""
+    """Codes of the best block scales, uint8; of rows under scales of (1, 1) or (rows, 1)."""
     blocks = in_blocks(weight)
     start = block_scales(peaks_of_blocks(weight), scale).view(torch.uint8).int()
     best = start.to(torch.uint8)

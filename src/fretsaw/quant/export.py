@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,16 +22,9 @@ from fretsaw.families.quantised import (
     packed_config,
 )
 from fretsaw.quant.calibrate import Activations, kv_scale, mse_block_scales
-from fretsaw.quant.formats import (
-    fp8_scale,
-    nvfp4_scale,
-    peak_of,
-    quantize_fp8,
-    quantize_nvfp4,
-)
+from fretsaw.quant.formats import peak_of, quantize_fp8, quantize_nvfp4
 from fretsaw.quant.plan import ExportPlan, Group, Piece
-
-Method = Literal["max", "mse"]
+from fretsaw.quant.scales import SCALE_OF_PEAK, GivenScales, Method, WeightScales, shared_scale
 
 
 @dataclass(frozen=True)
@@ -40,8 +32,7 @@ class ExportSettings:
     """How scales are chosen, and how files are cut.
 
     Attributes:
-        method: Block scales of NVFP4 weights: those that meet the largest magnitude, or those of
-            least squared error.
+        method: Block scales of NVFP4 weights that have no given ones.
         is_power_of_two_cache: KV scales are rounded up to powers of two.
         shard_bytes: Size of a file.
         is_resumed: Whole files that are there are kept: the same was being written.
@@ -60,6 +51,7 @@ def write_quantized(
     folder: Path,
     activations: Activations | None,
     settings: ExportSettings,
+    given: GivenScales | None = None,
     on_tensor: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Write a plan into a folder.
@@ -70,6 +62,7 @@ def write_quantized(
         folder: Existing, private to the caller.
         activations: What calibration saw; none is needed for weight-only formats.
         settings: See there.
+        given: Scales that were learned with the weights.
         on_tensor: Told how many tensors are written.
 
     Raises:
@@ -82,7 +75,7 @@ def write_quantized(
     if plan.said.layout == "modelopt":
         write_json(folder / LEGACY_FILE, model_optimizer_file(plan.said))
     write_json(folder / "config.json", config)
-    reader = _Reader(source, plan, activations, settings, on_tensor)
+    reader = _Reader(source, plan, activations, settings, given or GivenScales(), on_tensor)
     planned = (piece.planned for piece in plan.pieces)
     write_weights(
         folder,
@@ -117,6 +110,7 @@ class _Reader:
     plan: ExportPlan
     activations: Activations | None
     settings: ExportSettings
+    given: GivenScales
     on_tensor: Callable[[int], None]
     ready: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
@@ -147,8 +141,11 @@ class _Reader:
 
     def _input_scale(self, piece: Piece) -> Tensor:
         assert self.activations is not None
-        peak = torch.tensor(self.activations.inputs[piece.source])
-        return self._stored(fp8_scale(peak) if piece.format == "fp8" else nvfp4_scale(peak), piece)
+        scale = self.given.inputs.get(piece.source)
+        if scale is None:
+            peak = torch.tensor(self.activations.inputs[piece.source])
+            scale = SCALE_OF_PEAK[piece.format](peak)
+        return self._stored(scale, piece)
 
     def _stored(self, scale: Tensor, piece: Piece) -> Tensor:
         beside = BESIDE[self.plan.said.layout, piece.format]
@@ -158,21 +155,28 @@ class _Reader:
         """Codes and scales of the weights of a group; they share the scale of the largest."""
         weights = {name: self._weight(name) for name in self.plan.members[group]}
         peaks = [_finite_peak(name, weight) for name, weight in weights.items()]
+        shared = shared_scale(peaks, number_format)
         beside = BESIDE[self.plan.said.layout, number_format]
-        scale = (fp8_scale if number_format == "fp8" else nvfp4_scale)(torch.stack(peaks).amax())
         found: dict[tuple[str, str], Tensor] = {}
         for name in list(weights):
             weight = weights.pop(name)
+            scales = self.given.weights.get(name) or self._scales(
+                weight, number_format=number_format, shared=shared
+            )
+            scale, block_scale = scales.scale, scales.block_scale
             if number_format == "fp8":
                 found[name, "weight"] = quantize_fp8(weight, scale=scale).codes
             else:
-                block_scale = (
-                    mse_block_scales(weight, scale=scale) if self.settings.method == "mse" else None
-                )
                 made = quantize_nvfp4(weight, scale=scale, block_scale=block_scale)
                 found[name, "weight"], found[name, "block_scale"] = made.packed, made.block_scale
             found[name, "scale"] = 1.0 / scale if beside.is_inverse else scale
         return found
+
+    def _scales(self, weight: Tensor, *, number_format: str, shared: Tensor) -> WeightScales:
+        """Scales that follow from a weight, under that of all that are fused with it."""
+        if number_format == "fp8" or self.settings.method == "max":
+            return WeightScales(shared)
+        return WeightScales(shared, mse_block_scales(weight, scale=shared))
 
 
 def _finite_peak(name: str, weight: Tensor) -> Tensor:

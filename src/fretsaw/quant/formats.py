@@ -29,6 +29,8 @@ CHUNK = 1 << 16
 """Numbers worked on at a time: the temporaries stay in the processor's cache."""
 
 TINY = torch.finfo(torch.float32).tiny
+EXPONENT = 0x7F800000
+"""Bits of a float32's exponent."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,23 @@ def in_blocks(values: Tensor) -> Tensor:
 
 def round_e2m1(values: Tensor) -> Tensor:
     """Each value moved to the E2M1 grid, float32."""
-    return decode_e2m1(_codes(values))
+    return _to_grid_(values.float().clamp(-E2M1_MAX, E2M1_MAX), least=1.0, bits=1)
+
+
+def round_e4m3(values: Tensor) -> Tensor:
+    """Each value moved to the E4M3 grid, float32; NaN stays NaN."""
+    return _to_grid_(values.float().clamp(-E4M3_MAX, E4M3_MAX), least=2.0**-6, bits=3)
+
+
+def _to_grid_(values: Tensor, *, least: float, bits: int) -> Tensor:
+    """Float32 rounded in place to so many bits of mantissa, ties to even, evenly below `least`.
+
+    A number of the size of 1.5 * 2^23 steps has no bits below a step: adding and subtracting it
+    rounds. Five times as fast as going through codes. Own.
+    """
+    power = (values.view(torch.int32) & EXPONENT).view(torch.float32)
+    many = power.clamp_(min=least).mul_(1.5 * 2.0 ** (23 - bits))
+    return values.add_(many).sub_(many)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -291,24 +309,41 @@ def fake_fp8(values: Tensor, *, scale: Tensor) -> Tensor:
     """Values as an FP8 matrix product would read them under a static scale, in their own dtype.
 
     The gradient passes straight through.
+
+    Args:
+        values: (..., in).
+        scale: Of the whole tensor, (); or of each of its rows, (rows,).
     """
-    rounded = encode_e4m3(values.detach().float() / scale).float() * scale
-    return straight_through(values, rounded.to(values.dtype))
+    flat = values.detach().reshape(-1, values.shape[-1])
+    result = torch.empty_like(flat)
+    for rows in row_chunks(flat):
+        by = of_rows(scale, rows)
+        result[rows] = round_e4m3(flat[rows].float() / by).mul_(by)
+    return straight_through(values, result.reshape(values.shape))
 
 
-def fake_nvfp4(values: Tensor, *, scale: Tensor) -> Tensor:
+def fake_nvfp4(values: Tensor, *, scale: Tensor, block_scale: Tensor | None = None) -> Tensor:
     """Values as an NVFP4 matrix product would read them, in their own dtype.
 
     The gradient passes straight through.
 
     Args:
-        values: (..., in), `in` a multiple of 16; block scales are made on the spot, as engines do.
-        scale: Of the whole tensor, static, ().
+        values: (..., in), `in` a multiple of 16.
+        scale: Of the whole tensor, static, (); or of each of its rows, (rows,).
+        block_scale: E4M3 numbers in any dtype, (..., in/16); made on the spot, as engines do for
+            inputs, if not given.
     """
     flat = values.detach().reshape(-1, values.shape[-1])
+    given = None if block_scale is None else block_scale.detach().reshape(len(flat), -1)
     result = torch.empty_like(flat)
     for rows in row_chunks(flat):
-        part = flat[rows].float()
-        by = (block_scales(peaks_of_blocks(part), scale).float() * scale).unsqueeze(-1)
-        result[rows] = (round_e2m1(in_blocks(part) / by) * by).flatten(-2).to(values.dtype)
+        part, whole = flat[rows].float(), of_rows(scale, rows)
+        block = block_scales(peaks_of_blocks(part), whole) if given is None else given[rows]
+        by = (block.float() * whole).unsqueeze(-1)
+        result[rows] = round_e2m1(in_blocks(part) / by).mul_(by).flatten(-2).to(values.dtype)
     return straight_through(values, result.reshape(values.shape))
+
+
+def of_rows(scale: Tensor, rows: slice) -> Tensor:
+    """A scale that multiplies some rows, (1, 1) or (rows, 1)."""
+    return (scale if scale.ndim == 0 else scale[rows]).reshape(-1, 1)

@@ -103,9 +103,9 @@ def plan_export(
     members = planner.members(rows)
     pieces: list[Piece] = []
     written: set[Group] = set()
-    for row, kind in rows:
+    for row, _ in rows:
         for name, bound in row.names():
-            group = _group(row, kind, bound=bound)
+            group = _group(row, bound=bound)
             if planner.format_of(row) not in QUANTISED:
                 pieces.append(planner.copy(row, name))
             elif group not in written:
@@ -159,9 +159,14 @@ def format_of_row(row: Row, precision: Precision) -> str:
     return precision.format_of(kind, row.block if row.part == "block" else None)
 
 
-def _group(row: Row, kind: WeightKind, *, bound: Mapping[str, int]) -> Group:
+def fused_with(row: Row) -> Group:
     """What engines fuse into one product: weights of a block and kind that read the same."""
-    return (row.part, row.block, kind, row.tensor.axes[-1], tuple(bound.items()))
+    return (row.part, row.block, kind_of(row.tensor, part=row.part), row.tensor.axes[-1])
+
+
+def _group(row: Row, *, bound: Mapping[str, int]) -> Group:
+    """The same of one copy of a row's weights, such as one expert's."""
+    return (*fused_with(row), tuple(bound.items()))
 
 
 def row_bytes(row: Row, number_format: str) -> int:
@@ -220,11 +225,11 @@ class _Planner:
     ) -> dict[Group, list[tuple[str, tuple[int, ...]]]]:
         """Name and shape of the weights of each quantised group."""
         found: dict[Group, list[tuple[str, tuple[int, ...]]]] = {}
-        for row, kind in rows:
+        for row, _ in rows:
             if self.format_of(row) in QUANTISED:
                 shape = row.tensor.shape(row.sizes)
                 for name, bound in row.names():
-                    found.setdefault(_group(row, kind, bound=bound), []).append((name, shape))
+                    found.setdefault(_group(row, bound=bound), []).append((name, shape))
         return found
 
     def copy(self, row: Row, name: str) -> Piece:

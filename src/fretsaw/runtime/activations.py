@@ -20,7 +20,7 @@ from fretsaw.errors import RunError
 from fretsaw.families import Row
 from fretsaw.quant.calibrate import Activations, Magnitudes, share_peaks
 from fretsaw.runtime.blocks import run_block
-from fretsaw.runtime.linears import Multiplier, linear_rows, open_block
+from fretsaw.runtime.linears import Counts, linear_rows, open_block
 from fretsaw.runtime.load import empty_model, load_block, read_running
 
 
@@ -101,18 +101,21 @@ def _observe_head(
 
 @dataclass
 class _Seen:
-    """What one block's linear maps and cache were given."""
+    """What a block's linear maps and cache were given, by name and expert (0 if there is none)."""
 
     has_histogram: bool
-    inputs: dict[Multiplier, Magnitudes] = field(default_factory=dict)
+    inputs: dict[tuple[str, int], Magnitudes] = field(default_factory=dict)
     cache: dict[str, Magnitudes] = field(default_factory=dict)
-    tokens: dict[Multiplier, int] = field(default_factory=lambda: defaultdict(int))
+    tokens: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
 
-    def on_input(self, weight: Multiplier, values: Tensor) -> Tensor:
-        if weight not in self.inputs:
-            self.inputs[weight] = Magnitudes(has_histogram=self.has_histogram)
-        self.inputs[weight].add(values)
-        self.tokens[weight] += values.numel() // values.shape[-1]
+    def on_input(self, weight: str, values: Tensor, *, counts: Counts) -> Tensor:
+        parts = (values,) if counts is None else values.split(counts)
+        for expert, part in enumerate(parts):
+            key = weight, expert
+            if key not in self.inputs:
+                self.inputs[key] = Magnitudes(has_histogram=self.has_histogram)
+            self.inputs[key].add(part)
+            self.tokens[key] += part.numel() // part.shape[-1]
         return values
 
     def on_cache(self, scale: str, values: Tensor) -> Tensor:
@@ -140,13 +143,11 @@ class _Found:
         for axes in linear_rows(block):
             row = local[axes.name]
             if not axes.name_dims:
-                _check_count(
-                    row.tensor.name, seen.tokens[Multiplier(axes.name)], expected=num_tokens
-                )
-                peak = seen.inputs[Multiplier(axes.name)].peak(self.settings.percentile)
+                _check_count(row.tensor.name, seen.tokens[axes.name, 0], expected=num_tokens)
+                peak = seen.inputs[axes.name, 0].peak(self.settings.percentile)
                 self.inputs[row.tensor.name] = _finite(row.tensor.name, peak)
                 continue
-            experts = [Multiplier(axes.name, e) for e in range(block.sizes["expert"])]
+            experts = [(axes.name, e) for e in range(block.sizes["expert"])]
             tokens = [seen.tokens[e] for e in experts]
             expected = num_tokens * block.settings["top_k"]
             _check_count(row.tensor.name, sum(tokens), expected=expected)

@@ -1,14 +1,14 @@
 """What the linear maps of a running block read, and what goes into the KV cache: seen or changed.
 
-Fused experts bypass hooks, so while a block is open here its experts run one by one.
+Fused experts bypass hooks, so while a block is open here its experts run on tokens in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,25 +20,25 @@ from fretsaw.core.precision import LINEAR, kind_of
 from fretsaw.core.shape import Block
 from fretsaw.families.mixers import KV_SCALES, block_table
 
-
-class Multiplier(NamedTuple):
-    """A weight of a block: its name pattern inside the block, and which expert's."""
-
-    name: str
-    expert: int | None = None
+Counts = Sequence[int] | None
+"""Tokens of each expert, whose inputs follow each other in that order; None without experts."""
 
 
-OnInput = Callable[[Multiplier, Tensor], Tensor]
-"""(weight, its input) -> what is read instead."""
+class OnInput(Protocol):
+    """Asked for every input of a linear map."""
 
-OnWeight = Callable[[Multiplier, Tensor], Tensor]
-"""(weight, its values) -> what is multiplied by instead."""
+    def __call__(self, weight: str, values: Tensor, *, counts: Counts) -> Tensor:
+        """What is read instead of (..., in) by the weight of a name pattern inside the block."""
+
+
+OnWeight = Callable[[str, Tensor], Tensor]
+"""(name pattern, values; of all experts at once) -> what is multiplied by instead."""
 
 OnCache = Callable[[str, Tensor], Tensor]
 """(name of the scale inside the block, keys or values) -> what is kept instead."""
 
 
-def as_it_is(_: Multiplier, weight: Tensor) -> Tensor:
+def as_it_is(_: str, weight: Tensor) -> Tensor:
     """The weight itself."""
     return weight
 
@@ -62,19 +62,20 @@ def open_block(
     Args:
         module: The running block.
         block: Its shape.
-        on_input: Asked for every input of a linear map, (..., in); of an expert with its tokens.
+        on_input: Asked for every input of a linear map, (..., in).
         on_cache: Asked for keys and values before they are kept, (..., kv_head * head_dim).
-        on_weight: Asked for every weight of a linear map, (out, in).
+        on_weight: Asked for every weight of a linear map, (out, in) or (expert, out, in).
     """
     with ExitStack() as stack:
         for row in linear_rows(block):
             if row.name_dims:
                 continue
             linear = module.get_submodule(row.name.removesuffix(".weight"))
-            key = Multiplier(row.name)
             stack.enter_context(
                 open_linear(
-                    linear, on_input=partial(on_input, key), on_weight=partial(on_weight, key)
+                    linear,
+                    on_input=partial(on_input, row.name, counts=None),
+                    on_weight=partial(on_weight, row.name),
                 )
             )
             if scale := KV_SCALES.get(row.name):
@@ -128,22 +129,28 @@ def _output_hook(on_output: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]
 def _open_experts(
     experts: NemotronHExperts, block: Block, *, on_input: OnInput, on_weight: OnWeight
 ) -> Iterator[None]:
-    up_name, down_name = (row.name for row in linear_rows(block) if row.name_dims)
+    up, down = (row.name for row in linear_rows(block) if row.name_dims)
 
     def forward(hidden: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
+        order = indices.flatten().argsort(stable=True)
+        counts = indices.flatten().bincount(minlength=experts.num_experts).tolist()
+        tokens = order // indices.shape[-1]
+        inputs = on_input(up, hidden[tokens], counts=counts)
+        inner = _grouped(inputs, on_weight(up, experts.up_proj), counts=counts)
+        inner = on_input(down, experts.act_fn(inner), counts=counts)
+        output = _grouped(inner, on_weight(down, experts.down_proj), counts=counts)
+        output = output * weights.flatten()[order, None]
         result = torch.zeros_like(hidden, dtype=weights.dtype)
-        for expert in range(experts.num_experts):
-            up, down = Multiplier(up_name, expert), Multiplier(down_name, expert)
-            tokens, place = torch.where(indices == expert)
-            inputs = on_input(up, hidden[tokens])
-            inner = functional.linear(inputs, on_weight(up, experts.up_proj[expert]))
-            inner = on_input(down, experts.act_fn(inner))
-            output = functional.linear(inner, on_weight(down, experts.down_proj[expert]))
-            result = result.index_add(0, tokens, output * weights[tokens, place, None])
-        return result.to(hidden.dtype)
+        return result.index_add(0, tokens, output).to(hidden.dtype)
 
     experts.forward = forward  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         del experts.forward
+
+
+def _grouped(values: Tensor, weight: Tensor, *, counts: Sequence[int]) -> Tensor:
+    """Each expert's tokens times its weight: (tokens, in), (expert, out, in) -> (tokens, out)."""
+    parts = zip(values.split(counts), weight.unbind(), strict=True)
+    return torch.cat([functional.linear(part, own) for part, own in parts])

@@ -24,6 +24,7 @@ from fretsaw.quant.calibrate import Activations
 from fretsaw.quant.export import ExportSettings, check_calibrated, write_quantized
 from fretsaw.quant.plan import ExportPlan, plan_export
 from fretsaw.quant.reader import QuantizedCheckpoint, dequantized
+from fretsaw.quant.scales import GivenScales
 from fretsaw.reports.quantized import Quantized
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
 from fretsaw.stages.progress import Reporter
@@ -59,29 +60,19 @@ def quantize(
         RunError: `out` is there, another process writes it, or the disk is too small.
     """
     options, reporter = options or QuantizeOptions(), reporter or Reporter()
-    parse_shard_bytes(options.shard_bytes)
-    if options.teacher is not None and not options.teacher.is_dir():
-        raise RecipeError(f"there is no teacher at {options.teacher}", "give a checkpoint folder")
     source = _source(child)
-    precision = None if options.to == AUTO else precision_of(options)
-    if precision is not None:
-        plan = plan_export(source, precision, layout=options.layout)
-        if options.text is None:
-            check_calibrated(plan, None)
-        need_disk(out, plan.num_bytes)
-    if out.exists():
-        raise RunError(f"{out} is there already", "give another --out, or remove it")
+    precision, plan = _checked(source, out, options=options)
     started = {"source": _fingerprint(source), "options": options.to_json()}
     with _private_folder(out, started) as folder:
         activations = _activations(source, options, folder=folder, reporter=reporter)
-        if precision is None:
+        if precision is None or plan is None:
             precision = _chosen(
                 source, options, activations=activations, folder=folder, reporter=reporter
             )
             plan = plan_export(source, precision, layout=options.layout)
-        weights = source
+        weights, given = source, GivenScales()
         if activations is not None and options.teacher is not None:
-            weights = _healed(
+            weights, given = _healed(
                 source,
                 precision,
                 activations=activations,
@@ -89,10 +80,37 @@ def quantize(
                 folder=folder,
                 to=reporter,
             )
-        _write(weights, plan, folder=folder, activations=activations, options=options, to=reporter)
+        _write(
+            weights,
+            plan,
+            folder=folder,
+            activations=activations,
+            given=given,
+            options=options,
+            to=reporter,
+        )
         _check(folder, plan)
         _tidy(folder)
     return _told(out, precision, plan=plan, source=source, activations=activations)
+
+
+def _checked(
+    source: Checkpoint, out: Path, *, options: QuantizeOptions
+) -> tuple[Precision | None, ExportPlan | None]:
+    """What is known before any work; nothing is known of formats that are yet to be chosen."""
+    parse_shard_bytes(options.shard_bytes)
+    if options.teacher is not None and not options.teacher.is_dir():
+        raise RecipeError(f"there is no teacher at {options.teacher}", "give a checkpoint folder")
+    precision = None if options.to == AUTO else precision_of(options)
+    plan = None
+    if precision is not None:
+        plan = plan_export(source, precision, layout=options.layout)
+        if options.text is None:
+            check_calibrated(plan, None)
+        need_disk(out, plan.num_bytes)
+    if out.exists():
+        raise RunError(f"{out} is there already", "give another --out, or remove it")
+    return precision, plan
 
 
 def _source(child: Path) -> Checkpoint:
@@ -183,6 +201,7 @@ def _chosen(
         activations=activations,
         bits=options.bits,
         kv=options.kv or "fp8",
+        method=options.method,
         folder=folder,
         reporter=reporter,
     )
@@ -209,7 +228,7 @@ def _healed(
     options: QuantizeOptions,
     folder: Path,
     to: Reporter,
-) -> Checkpoint:
+) -> tuple[Checkpoint, GivenScales]:
     assert options.teacher is not None
     assert options.text is not None
     return heal_quantized(
@@ -222,6 +241,7 @@ def _healed(
             options.heal_sequence_length,
             options.heal_batch_size,
             options.learning_rate,
+            options.method,
             seed=options.seed,
         ),
         text=options.text,
@@ -237,6 +257,7 @@ def _write(
     *,
     folder: Path,
     activations: Activations | None,
+    given: GivenScales,
     options: QuantizeOptions,
     to: Reporter,
 ) -> None:
@@ -253,6 +274,7 @@ def _write(
             folder=folder,
             activations=activations,
             settings=settings,
+            given=given,
             on_tensor=advance,
         )
     if (source.folder / LINEAGE_NAME).is_file():

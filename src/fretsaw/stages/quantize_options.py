@@ -11,7 +11,7 @@ import yaml
 from fretsaw.core.precision import PRESETS, Precision, precision_from, preset
 from fretsaw.errors import RecipeError
 from fretsaw.families.quantised import LAYOUTS, LayoutName
-from fretsaw.quant.export import Method
+from fretsaw.quant.scales import Method
 
 Dtype = Literal["float32", "bfloat16"]
 AUTO = "auto"
@@ -28,7 +28,9 @@ class QuantizeOptions:
         judge_sequences: Calibration text that ``auto`` judges on, beside that of `sequences`.
         text: What activations are measured on: a file, a folder of files, or a data set.
         text_key: Column that holds the text.
-        method: How block scales of NVFP4 weights are chosen.
+        method: Scales of weights: ``max`` meets the largest magnitude, ``mse`` takes the block
+            scales of least squared error, ``lsq`` learns them from there, and the scales of FP8
+            weights and inputs with them, and goes with `teacher`.
         layout: Whose names and keys.
         kv: Format of the KV cache in place of the precision's.
         is_power_of_two_cache: KV scales are rounded up to powers of two.
@@ -89,10 +91,12 @@ class QuantizeOptions:
                 f"to is {self.to!r}, bits {self.bits}, text {self.text}",
                 "--to auto goes with --bits, such as 4.75, and --text; nothing else takes --bits",
             )
-        if self.teacher is not None and (self.text is None or self.method != "max"):
+        if self.teacher is not None and self.text is None:
+            raise RecipeError("a teacher needs text to teach on", "give --text")
+        if self.method == "lsq" and self.teacher is None:
             raise RecipeError(
-                "a teacher needs text, and scales by largest magnitudes, under which is learned",
-                "give --text, and no --method mse",
+                "method 'lsq' learns scales, and there is no teacher",
+                "give --teacher CHECKPOINT and --text, or take --method mse",
             )
 
     def to_json(self) -> dict[str, Any]:

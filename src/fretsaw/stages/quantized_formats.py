@@ -15,7 +15,8 @@ from fretsaw.families import Row
 from fretsaw.quant.calibrate import Activations
 from fretsaw.quant.formats import BLOCK
 from fretsaw.quant.plan import row_bytes
-from fretsaw.runtime.fake import planned_roundings, rounded
+from fretsaw.quant.scales import Method
+from fretsaw.runtime.fake import PlannedRounding, rounded
 from fretsaw.runtime.load import load_model
 from fretsaw.solver.formats import FormatOption, choose_formats
 from fretsaw.stages.progress import Reporter
@@ -35,6 +36,7 @@ def choose_precision(
     activations: Activations,
     bits: float,
     kv: str,
+    method: Method,
     folder: Path,
     reporter: Reporter,
 ) -> Precision:
@@ -50,6 +52,7 @@ def choose_precision(
         activations: What calibration saw.
         bits: Per weight of the blocks' linear maps, scales included; 16 is no compression.
         kv: Format of the KV cache.
+        method: Where scales come from; `lsq` is judged where it starts.
         folder: Private; a finished table in it is used again.
         reporter: Where progress goes.
 
@@ -62,7 +65,9 @@ def choose_precision(
         table = json.loads(file.read_text(encoding="utf-8"))["options"]
         options = [FormatOption(**row) for row in table]
     else:
-        options = _measured(source, ids, places=places, activations=activations, reporter=reporter)
+        options = _measured(
+            source, ids, places=places, activations=activations, method=method, reporter=reporter
+        )
     numel = sum(row.tensor.numel(row.sizes) for rows in places.values() for row in rows)
     chosen = choose_formats(options, limit_bytes=int(numel * bits / 8))
     write_json(
@@ -94,6 +99,7 @@ def _measured(
     *,
     places: Places,
     activations: Activations,
+    method: Method,
     reporter: Reporter,
 ) -> list[FormatOption]:
     model = load_model(source)
@@ -107,8 +113,10 @@ def _measured(
                 kl = 0.0
                 if number_format in ROUNDED:
                     alone = Precision("alone", kv="bf16", blocks={(block, kind): number_format})
-                    roundings = planned_roundings(source.shape, alone, activations=activations)
-                    with rounded(model, source.shape, roundings=roundings):
+                    planned = PlannedRounding(
+                        model, source.shape, precision=alone, activations=activations, method=method
+                    )
+                    with rounded(model, source.shape, roundings=planned.roundings):
                         kl = held_out.measure(model).kl
                 options.append(FormatOption(block, kind, number_format, kl, num_bytes))
             advance(done)

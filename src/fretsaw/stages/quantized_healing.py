@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fretsaw.checkpoint.assets import copy_assets
@@ -15,7 +16,8 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
 from fretsaw.core.precision import Precision
 from fretsaw.quant.calibrate import Activations
-from fretsaw.runtime.fake import planned_roundings, rounded
+from fretsaw.quant.scales import GivenScales, Method
+from fretsaw.runtime.fake import PlannedRounding, rounded
 from fretsaw.runtime.load import load_model, running_tensors, save_weights
 from fretsaw.stages.progress import Reporter
 from fretsaw.train.data import Split, load_split
@@ -23,6 +25,10 @@ from fretsaw.train.distill import DistillSettings, distill
 from fretsaw.train.packing import load_tokenizer, pack
 
 HEALED, TRAINING = "healed", "training"
+SCALES = "scales/given.safetensors"
+"""In a folder of its own: what lies beside weights is read as weights."""
+ROUNDING = "rounding"
+"""What the scales are called as a part of the student."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class HealingOptions:
         sequence_length: Tokens in each sequence.
         batch_size: Sequences of a step.
         learning_rate: Peak rate; found by a probe if not given.
+        method: Where scales come from.
         validation_sequences: Of held-out text.
         seed: Of the order of the text.
     """
@@ -44,6 +51,7 @@ class HealingOptions:
     sequence_length: int = 1024
     batch_size: int = 8
     learning_rate: float | None = None
+    method: Method = "max"
     validation_sequences: int = 32
     seed: int = 0
 
@@ -58,11 +66,11 @@ def heal_quantized(
     text_key: str,
     folder: Path,
     reporter: Reporter,
-) -> Checkpoint:
+) -> tuple[Checkpoint, GivenScales]:
     """A checkpoint like `source` that was healed around the rounding of a precision.
 
-    Its weights are in the dtypes of `source`: quantised by largest magnitudes and with the same
-    activation maxima they are what was learned.
+    Its weights are in the dtypes of `source`: quantised with the scales that come with it, by the
+    same method and with the same activation maxima, they are what was learned.
 
     Args:
         source: What will be quantised.
@@ -80,14 +88,17 @@ def heal_quantized(
     """
     healed = folder / HEALED
     if healed.is_dir():
-        return Checkpoint(healed)
+        return Checkpoint(healed), GivenScales.from_tensors(load_file(healed / SCALES))
     student, teacher = load_model(source), load_model(Checkpoint(options.teacher))
-    dtypes = {
-        running: TORCH_DTYPES[source.dtype_of(next(row.names())[0])]
-        for running, _, row in running_tensors(source.shape)
-    }
     ids = _Text(source, options, text, text_key)
-    roundings = planned_roundings(source.shape, precision, activations=activations)
+    rounding = PlannedRounding(
+        student,
+        source.shape,
+        precision=precision,
+        activations=activations,
+        method=options.method,
+    )
+    student.add_module(ROUNDING, rounding)
     settings = DistillSettings(
         tokens=options.tokens,
         sequence_length=options.sequence_length,
@@ -95,7 +106,7 @@ def heal_quantized(
         learning_rate=options.learning_rate or "auto",
     )
     with (
-        rounded(student, source.shape, roundings=roundings),
+        rounded(student, source.shape, roundings=rounding.roundings),
         reporter.progress("healing tokens", options.tokens) as advance,
     ):
         distill(
@@ -106,12 +117,21 @@ def heal_quantized(
             settings=settings,
             folder=folder / TRAINING,
             seed=options.seed,
-            dtypes=dtypes,
+            dtypes=_dtypes(source),
             on_progress=lambda done, words="": advance(done, words),
         )
-    _save(student, source, folder=healed)
+    given = rounding.given
+    _save(student, source, given=given, folder=healed)
     shutil.rmtree(folder / TRAINING)
-    return Checkpoint(healed)
+    return Checkpoint(healed), given
+
+
+def _dtypes(source: Checkpoint) -> dict[str, torch.dtype]:
+    """Running name of a tensor -> dtype that it is stored in."""
+    return {
+        running: TORCH_DTYPES[source.dtype_of(next(row.names())[0])]
+        for running, _, row in running_tensors(source.shape)
+    }
 
 
 @dataclass(frozen=True)
@@ -134,11 +154,15 @@ class _Text:
         )
 
 
-def _save(student: torch.nn.Module, source: Checkpoint, *, folder: Path) -> None:
+def _save(
+    student: torch.nn.Module, source: Checkpoint, *, given: GivenScales, folder: Path
+) -> None:
     aside = folder.with_name(folder.name + ".new")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     save_weights(student, source, folder=aside)  # type: ignore[arg-type]
+    (aside / SCALES).parent.mkdir()
+    save_file({key: tensor.clone() for key, tensor in given.tensors().items()}, aside / SCALES)
     write_json(aside / "config.json", source.config)
     copy_assets(source.folder, aside)
     if (source.folder / LINEAGE_NAME).is_file():

@@ -13,7 +13,7 @@ from fretsaw.errors import RunError
 from fretsaw.quant.calibrate import Activations
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
 from fretsaw.runtime.inspect import expert_activations
-from fretsaw.runtime.linears import open_block
+from fretsaw.runtime.linears import Counts, open_block
 from fretsaw.runtime.load import load_model
 from tests.pico import write_pico_checkpoint
 from tests.views import pico_ids
@@ -100,12 +100,18 @@ def test_a_percentile_is_at_most_the_largest(folder: Path, ids: Tensor, found: A
 
 
 def test_an_open_block_computes_the_same(folder: Path, ids: Tensor) -> None:
+    def same(_: str, values: Tensor, *, counts: Counts) -> Tensor:
+        del counts
+        return values
+
     checkpoint = Checkpoint(folder)
     model = load_model(checkpoint)
     with torch.no_grad():
         expected = model(ids).logits
         opened = [
-            open_block(layer, block, on_input=lambda weight, x: x, on_cache=lambda name, x: x)
+            open_block(
+                layer, block, on_input=lambda weight, x, counts: x, on_cache=lambda name, x: x
+            )
             for layer, block in zip(model.model.layers, checkpoint.shape.blocks, strict=True)
         ]
         for one in opened:

@@ -18,8 +18,9 @@ from fretsaw.quant.export import ExportSettings, write_quantized
 from fretsaw.quant.formats import fake_fp8, fake_nvfp4
 from fretsaw.quant.plan import plan_export
 from fretsaw.quant.reader import QuantizedCheckpoint, open_checkpoint
+from fretsaw.quant.scales import Method
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
-from fretsaw.runtime.fake import fake_quantized, planned_roundings, rounded
+from fretsaw.runtime.fake import PlannedRounding, fake_quantized, rounded
 from fretsaw.runtime.load import load_model, save_weights
 from fretsaw.train.distill import DistillSettings, distill
 from fretsaw.train.metrics import evaluate_kl
@@ -42,7 +43,13 @@ def activations(source: Checkpoint) -> Activations:
 
 
 def write(
-    source: Checkpoint, precision: Precision, folder: Path, activations: Activations
+    source: Checkpoint,
+    precision: Precision,
+    folder: Path,
+    activations: Activations,
+    *,
+    method: Method = "max",
+    planned: PlannedRounding | None = None,
 ) -> QuantizedCheckpoint:
     folder.mkdir()
     write_quantized(
@@ -50,7 +57,8 @@ def write(
         plan_export(source, precision),
         folder=folder,
         activations=activations,
-        settings=ExportSettings(),
+        settings=ExportSettings(method),
+        given=planned.given if planned else None,
     )
     found = open_checkpoint(folder)
     assert isinstance(found, QuantizedCheckpoint)
@@ -163,15 +171,33 @@ def test_a_plain_checkpoint_has_nothing_to_round(source: Checkpoint) -> None:
         pass
 
 
+@pytest.mark.parametrize("method", ["max", "mse", "lsq"])
 def test_a_learning_model_computes_what_its_checkpoint_will(
-    source: Checkpoint, activations: Activations, tmp_path: Path
+    source: Checkpoint, activations: Activations, tmp_path: Path, method: Method
 ) -> None:
-    for name in ("fp8", "nvfp4", "nvfp4-w4a16"):
-        found = write(source, preset(name), tmp_path / name, activations)
+    """To the bit, also where scales were moved: what is written is what was learned under."""
+    own = precision_from({"experts": "nvfp4", "attention": "nvfp4", "mamba_projection": "fp8"})
+    for precision in (preset("fp8"), preset("nvfp4-w4a16"), own):
         model = load_model(source)
-        roundings = planned_roundings(source.shape, preset(name), activations=activations)
-        with fake_quantized(found) as expected, rounded(model, source.shape, roundings=roundings):
-            torch.testing.assert_close(logits(model), logits(expected), rtol=1e-4, atol=1e-4)
+        planned = PlannedRounding(
+            model, source.shape, precision=precision, activations=activations, method=method
+        )
+        generator = torch.Generator().manual_seed(0)
+        for parameter in planned.parameters():
+            torch.nn.init.normal_(parameter, std=0.02, generator=generator)
+        found = write(
+            source,
+            precision,
+            tmp_path / precision.name,
+            activations,
+            method=method,
+            planned=planned,
+        )
+        with (
+            fake_quantized(found) as expected,
+            rounded(model, source.shape, roundings=planned.roundings),
+        ):
+            assert torch.equal(logits(model), logits(expected))
 
 
 def test_healing_around_rounded_weights_brings_back_what_rounding_cost(
@@ -179,11 +205,13 @@ def test_healing_around_rounded_weights_brings_back_what_rounding_cost(
 ) -> None:
     """The student learns under rounding, and the checkpoint that is made of it keeps the gain."""
     teacher, student = load_model(source), load_model(source)
-    roundings = planned_roundings(source.shape, preset("nvfp4"), activations=activations)
+    planned = PlannedRounding(
+        student, source.shape, precision=preset("nvfp4"), activations=activations
+    )
     settings = DistillSettings(
         tokens=16 * 16 * 40, sequence_length=40, batch_size=16, learning_rate=3e-4, evaluations=4
     )
-    with rounded(student, source.shape, roundings=roundings):
+    with rounded(student, source.shape, roundings=planned.roundings):
         result = distill(
             student,
             teacher,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,14 +28,17 @@ from fretsaw.errors import (
 from fretsaw.quant import export
 from fretsaw.quant.formats import Fp8, quantize_fp8
 from fretsaw.quant.reader import QuantizedCheckpoint
+from fretsaw.quant.scales import Method
 from fretsaw.runtime.activations import measure_activations
 from fretsaw.runtime.fake import fake_quantized
 from fretsaw.runtime.load import load_model
 from fretsaw.stages import quantize as stage
+from fretsaw.stages import quantized_healing
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize import CALIBRATION, quantize
 from fretsaw.stages.quantize_options import QuantizeOptions, precision_of
 from fretsaw.stages.quantized_formats import FORMATS_FILE
+from fretsaw.train.distill import DistillResult, distill
 from fretsaw.train.metrics import evaluate_kl
 from tests.pico import write_pico_checkpoint
 
@@ -228,15 +232,49 @@ def test_healed_under_rounding_it_is_nearer_to_its_teacher(folder: Path, tmp_pat
     }
 
 
+@pytest.mark.parametrize("method", ["max", "mse", "lsq"])
+def test_what_is_written_is_what_was_learned_under(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
+) -> None:
+    """The file gives the very KL that healing kept, whatever its scales come from."""
+    found: dict[str, Any] = {}
+
+    def spy(*args: Any, **kwargs: Any) -> DistillResult:
+        found["ids"], found["result"] = kwargs["validation_ids"], distill(*args, **kwargs)
+        return found["result"]
+
+    monkeypatch.setattr(quantized_healing, "distill", spy)
+    own = tmp_path / "own.yaml"
+    own.write_text("experts: nvfp4\nattention: nvfp4\nmamba_projection: fp8\n")
+    healing = options(
+        folder,
+        to=str(own),
+        method=method,
+        teacher=folder / "even",
+        heal_tokens=16 * 8 * 32,
+        heal_sequence_length=32,
+        learning_rate=1e-3,
+    )
+    quantize(folder / "even", out=tmp_path / "out", options=healing, reporter=QUIET)
+    assert found["result"].best_step > 0
+    teacher = load_model(Checkpoint(folder / "even"))
+    with fake_quantized(Checkpoint(tmp_path / "out")) as model:
+        written = evaluate_kl(model, teacher, ids=found["ids"], batch_size=8)
+    assert written.kl == found["result"].after.kl
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"text": None}, "a teacher needs text"), ({"method": "mse"}, "a teacher needs text")],
+    [
+        ({"text": None}, "a teacher needs text"),
+        ({"method": "lsq", "teacher": None}, "there is no teacher"),
+    ],
 )
-def test_a_teacher_needs_text_and_the_scales_that_are_learned_under(
+def test_a_teacher_needs_text_and_learned_scales_need_a_teacher(
     folder: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(RecipeError, match=message):
-        options(folder, teacher=folder / "even", **changes)
+        options(folder, **{"teacher": folder / "even", **changes})
 
 
 @pytest.mark.parametrize(
