@@ -14,7 +14,15 @@ BYTE_UNITS = {
     **{f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgt")},
     **{f"{p}ib": 1024 ** (i + 1) for i, p in enumerate("kmgt")},
 }
-QUANTITY = re.compile(r"\s*([0-9][0-9_,]{0,40}(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+QUANTITY = re.compile(
+    r"\s*((?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9][0-9_]{0,40})(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*"
+)
+"""Commas stand before groups of three digits: "1,5" means 1.5 to some, and is refused."""
+
+LEAST_MEMORY_BYTES = 2**20
+"""No memory of a GPU, and no model's weights, are smaller: a unit was forgotten."""
+
+LEAST_FILE_BYTES = 1000
 PERCENTAGE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 MINUTE_S = 60
 HOUR_S = 3600
@@ -45,14 +53,31 @@ def parse_bytes(text: str | float) -> int:
 
 
 def parse_shard_bytes(text: str | float) -> int:
-    """The size of a file of weights; as `parse_bytes`, and above 0.
+    """The size of a file of weights; as `parse_bytes`, and large enough for a tensor.
 
     Raises:
-        RecipeError: not a size, or 0.
+        RecipeError: not a size, or absurdly small: a unit was forgotten.
     """
     size = parse_bytes(text)
-    if size == 0:
-        raise RecipeError(f"a file size of {text!r} holds no tensor", 'give a size such as "5GB"')
+    if size < LEAST_FILE_BYTES:
+        guess = f'did you mean "{text}GB"?' if size else 'give a size such as "5GB"'
+        raise RecipeError(f"a file size of {text!r} is {size} bytes and holds no tensor", guess)
+    return size
+
+
+def parse_memory(text: str | float) -> int:
+    """Memory, or what lies in it; as `parse_bytes`, and either none or a sensible amount.
+
+    Raises:
+        RecipeError: not a size, or absurdly small: a unit was forgotten.
+    """
+    size = parse_bytes(text)
+    if 0 < size < LEAST_MEMORY_BYTES:
+        bare = QUANTITY.fullmatch(str(text))
+        number = bare[1] if bare else text
+        raise RecipeError(
+            f"{text!r} of memory is {format_bytes(size)}", f'did you mean "{number}GB"?'
+        )
     return size
 
 
