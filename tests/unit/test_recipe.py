@@ -64,8 +64,12 @@ def test_a_round_overrides_key_by_key_but_a_budget_whole(file: Path) -> None:
         ("seed=7", {"seed": 7}),
         ("data.path=elsewhere", {"path": "elsewhere"}),
         ("distill.tokens=300", {"first": 300, "second": 300}),
-        ("rounds.0.distill.tokens=300", {"first": 300, "second": 200}),
-        ("rounds.1.distill.tokens=300", {"first": 100, "second": 300}),
+        ("rounds.1.distill.tokens=300", {"first": 300, "second": 200}),
+        ("rounds.2.distill.tokens=300", {"first": 100, "second": 300}),
+        (
+            "search.budget.params=40%",
+            {"budget": [{"params": "40%", "moe_params": "80%"}, {"params": "40%"}]},
+        ),
         ("search.budget={params: 10%}", {"budget": [{"params": "10%"}] * 2}),
         ("distill.learning_rate=1e-3", {"rate": 1e-3}),
         ("compute.threads=null", {"threads": None}),
@@ -86,9 +90,10 @@ def test_an_override_reaches_its_place(file: Path, override: str, found: dict[st
     assert {key: values[key] for key in found} == found
 
 
-def test_later_overrides_win(file: Path) -> None:
-    recipe = load_recipe(file, ["seed=1", "distill.tokens=5", "seed=2", "distill.tokens=6"])
-    assert (recipe.seed, recipe.rounds[0].distill.tokens) == (2, 6)
+def test_an_override_of_one_round_wins_over_one_of_all(file: Path) -> None:
+    for sets in (["rounds.2.distill.tokens=7", "distill.tokens=6"],) * 2:
+        recipe = load_recipe(file, sets[::-1])
+        assert [r.distill.tokens for r in recipe.rounds] == [6, 7]
 
 
 def test_the_resolved_recipe_is_a_recipe_of_the_same_meaning(file: Path) -> None:
@@ -115,9 +120,9 @@ def test_the_data_given_is_not_changed() -> None:
             "'data.splits.valid'",
             "'validation'",
         ),
-        (_data(library={"mo": {}}), "'rounds.0.library.mo'", "'moe'"),
-        (_data(rounds=[{}, {"heal": {}}]), "'rounds.1.heal'", "known here: build, calibrate"),
-        (_data(library={"moe": {"width": [1]}}), "'rounds.0.library.moe.width'", "ffn, top_k"),
+        (_data(library={"mo": {}}), "'library.mo'", "'moe'"),
+        (_data(rounds=[{}, {"heal": {}}]), "'rounds.2.heal'", "known here: build, calibrate"),
+        (_data(library={"moe": {"width": [1]}}), "'library.moe.width'", "ffn, top_k"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest(
@@ -134,14 +139,14 @@ def test_an_unknown_key_is_named_with_the_nearest(
         (_data(seed=-1), "'seed' is -1"),
         (_data(compute={"threads": 0}), "'compute.threads' is 0"),
         (_data(compute={"dtype": "int4"}), "'compute.dtype' is 'int4'"),
-        (_data(distill={"warmup_fraction": 1.5}), "'rounds.0.distill.warmup_fraction' is 1.5"),
-        (_data(distill={"learning_rate": "fast"}), "'rounds.0.distill.learning_rate' is 'fast'"),
-        (_data(library={"none": ["norm"]}), r"'rounds.0.library.none.0' is 'norm'"),
-        (_data(search={"time_limit_s": float("inf")}), "'rounds.0.search.time_limit_s' is inf"),
+        (_data(distill={"warmup_fraction": 1.5}), "'distill.warmup_fraction' is 1.5"),
+        (_data(distill={"learning_rate": "fast"}), "'distill.learning_rate' is 'fast'"),
+        (_data(library={"none": ["norm"]}), r"'library.none.1' is 'norm'"),
+        (_data(search={"time_limit_s": float("inf")}), "'search.time_limit_s' is .inf"),
         (_data(data="d"), "'data' is 'd'"),
-        (_data(rounds=[1]), "rounds: a list of sections"),
-        (_data(rounds={"a": 1}), "rounds: a list of sections"),
-        ([1], "the recipe is empty"),
+        (_data(rounds=[1]), "rounds: entry 1 is 1, not a section"),
+        (_data(rounds={"a": 1}), "rounds is {.a.: 1}: expected a list"),
+        ([1], "a recipe is a mapping of keys to values, not a list"),
         (None, "the recipe is empty"),
     ],
 )
@@ -193,7 +198,6 @@ def test_serving_terms_stand_beside_plain_budgets() -> None:
         ({"hardware": "H100", "workload": "1k/1k"}, "given: none of them", "speedup: 2"),
         ({"hardware": "H100"}, "neither a workload, nor a context", "context: 1M"),
         (LONG | {"speedup": 2}, "neither a workload, nor a context", "context: 1M"),
-        (LONG | {"context": "many"}, "'many' is no count", "k, M"),
         (LONG | {"joules_per_token": 2}, "for a workload on hardware", "8xB200"),
         (FAST | {"hardware": "this-machine", "layout": "tp2"}, "those of the run", "compute.dtype"),
     ],
@@ -211,11 +215,12 @@ def test_serving_terms_that_make_no_sense_are_refused(
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        (FAST | {"speedup": 0}, "serve.0.speedup' is 0"),
-        (FAST | {"user_tokens_per_s": -100}, "serve.0.user_tokens_per_s' is -100"),
-        (LONG | {"concurrency": 0}, "serve.0.concurrency' is 0"),
-        (FAST | {"memory_fraction": -1}, "serve.0.memory_fraction' is -1"),
-        ({"workload": "8k/64k"}, "serve.0.hardware' is missing"),
+        (FAST | {"speedup": 0}, "serve.1.speedup' is 0"),
+        (FAST | {"user_tokens_per_s": -100}, "serve.1.user_tokens_per_s' is -100"),
+        (LONG | {"context": "many"}, "serve.1.context' is 'many'"),
+        (LONG | {"concurrency": 0}, "serve.1.concurrency' is 0"),
+        (FAST | {"memory_fraction": -1}, "serve.1.memory_fraction' is -1"),
+        ({"workload": "8k/64k"}, "serve.1.hardware' is missing"),
     ],
 )
 def test_numbers_of_serving_terms_are_above_zero(entry: dict[str, Any], said: str) -> None:
@@ -224,6 +229,6 @@ def test_numbers_of_serving_terms_are_above_zero(entry: dict[str, Any], said: st
 
 
 def test_an_unknown_serving_key_is_named_with_the_nearest() -> None:
-    with pytest.raises(RecipeError, match=r"'rounds\.0\.search\.budget\.serve\.0\.speed'") as error:
+    with pytest.raises(RecipeError, match=r"'search\.budget\.serve\.1\.speed'") as error:
         resolve_recipe(_serving(FAST | {"speed": 3}))
     assert "'speedup'" in error.value.hint

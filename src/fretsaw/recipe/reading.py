@@ -8,6 +8,7 @@ another is refused. Numbers of YAML 1.2 are in its specification, section 10.3.2
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ IMPLICIT = (
     ),
 )
 TAG = "tag:yaml.org,2002:"
-ODD = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+ODD = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 
 
@@ -49,6 +52,11 @@ class _Loader(yaml.SafeLoader):
 
 for _name, _pattern, _first in IMPLICIT:
     _Loader.add_implicit_resolver(TAG + _name, re.compile(f"(?:{_pattern})\\Z"), _first)
+
+
+def named(place: Place) -> str:
+    """A place as it is written, lists counted from 1."""
+    return ".".join(str(part + 1) if isinstance(part, int) else part for part in place)
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ class _Walk:
         self.count += 1
         if self.count > MOST_VALUES or len(place) > MOST_DEPTH:
             what = "nested too deeply" if len(place) > MOST_DEPTH else "too large"
-            raise self.error(node, f"{what} for a recipe", EXAMPLE)
+            raise self.error(node, f"{what} for a recipe", hint=EXAMPLE)
         self.lines[place] = node.start_mark.line + 1
         if isinstance(node, MappingNode) and node.tag == TAG + "map":
             return self.mapping(node, place)
@@ -155,7 +163,9 @@ class _Walk:
             return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
         if isinstance(node, ScalarNode) and node.tag.startswith(TAG):
             return self.scalar(node)
-        raise self.error(node, f"the tag {node.tag!r} is not read", "write the value without it")
+        raise self.error(
+            node, f"the tag {node.tag!r} is not read", hint="write the value without it"
+        )
 
     def mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -164,9 +174,9 @@ class _Walk:
             if key in found:
                 raise self.error(
                     key_node,
-                    f"{'.'.join(map(str, (*place, key)))} is given twice, the first time on line "
+                    f"{named((*place, key))} is given twice, the first time on line "
                     f"{self.lines[*place, key]}",
-                    "keep one of the two",
+                    hint="keep one of the two",
                 )
             found[key] = self.value(value_node, (*place, key))
             self.lines[*place, key] = key_node.start_mark.line + 1
@@ -174,13 +184,15 @@ class _Walk:
 
     def key(self, node: Node) -> str:
         if not isinstance(node, ScalarNode):
-            raise self.error(node, "a list or section stands where a key belongs", EXAMPLE)
+            raise self.error(node, "a list or section stands where a key belongs", hint=EXAMPLE)
         if node.value == "<<" and node.style is None:
             raise self.error(
-                node, "merge keys (`<<`) are not read", "what all rounds share stands at the top"
+                node,
+                "merge keys (`<<`) are not read",
+                hint="what all rounds share stands at the top",
             )
         if node.tag != TAG + "str":
-            raise self.error(node, f"the key {node.value!r} is no text", EXAMPLE)
+            raise self.error(node, f"the key {node.value!r} is no text", hint=EXAMPLE)
         return str(node.value)
 
     def scalar(self, node: ScalarNode) -> Any:
@@ -189,15 +201,15 @@ class _Walk:
             raise self.error(
                 node,
                 f"{text} begins with 0, which some readers take for an octal number",
-                f"write {int(text[:20])}, or put text in quotes",
+                hint=f"write {int(text[:20])}, or put text in quotes",
             )
         try:
             return SCALARS[kind](text)
         except (KeyError, ValueError) as error:
             shown = text if len(text) <= 40 else f"{text[:40]}…"  # noqa: PLR2004
-            raise self.error(node, f"{shown!r} is no {kind}", "write a plain value") from error
+            raise self.error(node, f"{shown!r} is no {kind}", hint="write a plain value") from error
 
-    def error(self, node: Node, message: str, hint: str) -> RecipeError:
+    def error(self, node: Node, message: str, *, hint: str) -> RecipeError:
         return RecipeError(f"{self.source}, line {node.start_mark.line + 1}: {message}", hint)
 
 
@@ -210,7 +222,7 @@ def _float(text: str) -> float:
     return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
-SCALARS = {
+SCALARS: dict[str, Callable[[str], object]] = {
     "str": str,
     "int": _int,
     "float": _float,

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal, Self
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fretsaw.core.engines import common_granularity, engine_named
 from fretsaw.core.hardware import THIS_MACHINE, parse_layout, parse_node, parse_workload
 from fretsaw.core.precision import preset
-from fretsaw.core.units import parse_count
-from fretsaw.errors import RecipeError
+from fretsaw.core.units import format_count, parse_bytes, parse_count, parse_fraction
+from fretsaw.errors import FretsawError, RecipeError
+from fretsaw.recipe.values import (
+    AboveZero,
+    AsList,
+    FileBytes,
+    Fraction,
+    Natural,
+    NotNegative,
+    Positive,
+    Rate,
+    Seed,
+    Share,
+    Size,
+    Text,
+    Threads,
+    refused,
+)
 
-Positive = Annotated[int, Field(gt=0)]
-AboveZero = Annotated[float, Field(gt=0.0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 MetricName = Literal["kl", "loss", "hidden"]
 Repair = Literal["none", "experts", "output", "both"]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, no unknown keys; numbers may be text, as YAML reads 1e-3."""
+    """Base of all sections: frozen, no unknown keys; the kinds of values are in `values`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -29,25 +44,25 @@ class Section(BaseModel):
 class Splits(Section):
     """Names of the splits in the data set."""
 
-    train: str = "train"
-    calibration: str = "calibration"
-    validation: str = "validation"
+    train: Text = "train"
+    calibration: Text = "calibration"
+    validation: Text = "validation"
 
 
 class Data(Section):
     """Where the text comes from: a folder with splits, or one file or folder to be split."""
 
-    path: str
-    text_key: str = "text"
+    path: Text
+    text_key: Text = "text"
     splits: Splits = Splits()
 
 
 class Compute(Section):
     """Device, working dtype and threads of the running model."""
 
-    device: str = "cpu"
+    device: Text = "cpu"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    threads: Positive | None = None
+    threads: Threads | None = None
     batch_sequences: Positive = 8
 
 
@@ -67,14 +82,14 @@ class Rank(Section):
 class MoeGrid(Section):
     """Sizes that a MoE block may take: numbers, or fractions of the parent such as "75%"."""
 
-    ffn: tuple[int | str, ...] = ()
-    top_k: tuple[int | str, ...] = ()
+    ffn: Annotated[tuple[Size, ...], AsList] = ()
+    top_k: Annotated[tuple[Size, ...], AsList] = ()
 
 
 class MambaGrid(Section):
     """Sizes that all Mamba blocks may take."""
 
-    state: tuple[int | str, ...] = ()
+    state: Annotated[tuple[Size, ...], AsList] = ()
 
 
 class Granularity(Section):
@@ -89,9 +104,9 @@ class Library(Section):
 
     moe: MoeGrid = MoeGrid()
     mamba: MambaGrid = MambaGrid()
-    none: tuple[Literal["mamba", "attention", "moe", "mlp"], ...] = ()
-    engines: tuple[str, ...] = ("vllm",)
-    precision: str = "bf16"
+    none: Annotated[tuple[Literal["mamba", "attention", "moe", "mlp"], ...], AsList] = ()
+    engines: Annotated[tuple[Text, ...], AsList] = ("vllm",)
+    precision: Text = "bf16"
     granularity: Granularity = Granularity()
     repair: Repair = "both"
     repair_sequences: Positive = 32
@@ -99,11 +114,26 @@ class Library(Section):
     @model_validator(mode="after")
     def _granularity_of_engines(self) -> Self:
         """Check the names, and fill in the granularity, so that a resolved recipe shows it."""
-        preset(self.precision)
-        engines = [engine_named(name) for name in self.engines]
+        _named(preset, self.precision, key="precision")
+        engines = [_named(engine_named, name, key="engines") for name in self.engines]
         steps = {dim: n or common_granularity(dim, engines) for dim, n in self.granularity}
         object.__setattr__(self, "granularity", Granularity(**steps))
         return self
+
+
+Found = TypeVar("Found")
+
+
+def _named(find: Callable[[str], Found], name: str, *, key: str) -> Found:
+    """What a name stands for.
+
+    Raises:
+        PydanticCustomError: nothing; it names the key.
+    """
+    try:
+        return find(name)
+    except FretsawError as error:
+        raise refused(error.message, error.hint, key=key, value=name) from error
 
 
 class Score(Section):
@@ -121,19 +151,19 @@ class Serve(Section):
     one, memory for so many requests of a context.
     """
 
-    hardware: str
-    workload: str | None = None
+    hardware: Text
+    workload: Text | None = None
     user_tokens_per_s: AboveZero | None = None
     concurrency: Positive | None = None
     speedup: AboveZero | None = None
     server_tokens_per_s: AboveZero | None = None
     joules_per_token: AboveZero | None = None
-    context: int | str | None = None
-    format: str | None = None
-    engine: str | None = None
-    layout: str | None = None
+    context: Positive | None = None
+    format: Text | None = None
+    engine: Text | None = None
+    layout: Text | None = None
     acceptance_length: AboveZero = 1.0
-    memory_fraction: AboveZero = 0.9
+    memory_fraction: Share = 0.9
 
     @property
     def is_here(self) -> bool:
@@ -156,8 +186,6 @@ class Serve(Section):
             parse_node(self.hardware)
         if self.workload is not None:
             parse_workload(self.workload)
-        if self.context is not None and parse_count(self.context) < 1:
-            raise RecipeError("a context of no tokens", "give tokens, such as 128k")
         if self.layout is not None:
             parse_layout(self.layout)
         if self.format is not None:
@@ -198,7 +226,8 @@ class Serve(Section):
         """As in messages: ``speedup 2, user_tokens_per_s 100, 8k/64k, 8xB200, nvfp4``."""
         numbers = ("speedup", "server_tokens_per_s", "joules_per_token", *LOADS)
         words = (f"{name} {getattr(self, name):g}" for name in self._given(*numbers))
-        plain = (self.workload, self.context and f"context {self.context}", self.hardware)
+        context = self.context and f"context {format_count(self.context)}"
+        plain = (self.workload, context, self.hardware)
         return ", ".join(str(word) for word in (*words, *plain, self.format) if word)
 
 
@@ -209,14 +238,46 @@ class Budget(Section):
     """Upper bounds: cost -> limit, and what the child should do for its users."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, int | float | str] = Field(init=False)
+    __pydantic_extra__: dict[str, Any] = Field(init=False)
 
-    serve: tuple[Serve, ...] = ()
+    serve: Annotated[tuple[Serve, ...], AsList] = ()
+
+    @model_validator(mode="after")
+    def _limits_are_quantities(self) -> Self:
+        """Make plain numbers of all but percentages."""
+        for name, value in self.__pydantic_extra__.items():
+            self.__pydantic_extra__[name] = limit_of(name, value)
+        return self
 
     @property
-    def costs(self) -> dict[str, int | float | str]:
-        """Cost -> limit."""
+    def costs(self) -> dict[str, int | str]:
+        """Cost -> limit: a number, or a percentage of the original parent."""
         return dict(self.__pydantic_extra__)
+
+
+def limit_of(name: str, value: object) -> int | str:
+    """The limit of a cost: a number, or a percentage of the original parent.
+
+    Raises:
+        PydanticCustomError: something else.
+    """
+    parse = parse_bytes if "bytes" in name else parse_count
+    unit = "78GiB" if "bytes" in name else "70B"
+    expected = f"expected a quantity such as {unit}, or a share of the parent such as 62%"
+    wrong = partial(refused, expected, key=name, value=value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise wrong()
+    if isinstance(value, float) and 0 < value <= 1:
+        raise wrong(hint=f'for a share of the parent write "{100 * value:g}%"')
+    try:
+        if isinstance(value, str) and value.strip().endswith("%"):
+            share = parse_fraction(value)
+            if share > 1:
+                raise wrong(hint="no child is larger than its parent: nothing would be cut")
+            return value.strip()
+        return parse(value)
+    except RecipeError as error:
+        raise wrong() from error
 
 
 class Search(Section):
@@ -227,13 +288,13 @@ class Search(Section):
     min_distance: Positive = 2
     time_limit_s: AboveZero = 60.0
     strategy: Literal["best", "uniform", "random"] = "best"
-    random_choices: Annotated[int, Field(ge=0)] = 0
+    random_choices: Natural = 0
 
 
 class Build(Section):
     """How the child is written."""
 
-    shard_bytes: int | str = "5GB"
+    shard_bytes: FileBytes = 5 * 10**9
 
 
 class Distill(Section):
@@ -242,14 +303,14 @@ class Distill(Section):
     tokens: Positive = 1_000_000
     sequence_length: Positive = 1024
     batch_size: Positive = 8
-    learning_rate: AboveZero | Literal["auto"] = "auto"
+    learning_rate: Rate = "auto"
     warmup_fraction: Fraction = 0.1
     final_fraction: Fraction = 0.1
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: NotNegative = 0.0
     clip_norm: AboveZero = 1.0
-    cosine_weight: Annotated[float, Field(ge=0)] = 0.0
-    label_weight: Annotated[float, Field(ge=0)] = 0.0
-    balance_weight: Annotated[float, Field(ge=0)] = 0.0
+    cosine_weight: NotNegative = 0.0
+    label_weight: NotNegative = 0.0
+    balance_weight: NotNegative = 0.0
     evaluations: Positive = 10
     validation_sequences: Positive = 32
     patience: Positive | None = None
@@ -283,8 +344,8 @@ class Round(Section):
 class Recipe(Section):
     """A resolved recipe."""
 
-    parent: str
-    seed: Annotated[int, Field(ge=0)] = 0
+    parent: Text
+    seed: Seed = 0
     data: Data
     compute: Compute = Compute()
     rounds: Annotated[tuple[Round, ...], Field(min_length=1)]

@@ -15,7 +15,6 @@ from fretsaw.checkpoint.child import Repaired, plan_child, write_child
 from fretsaw.checkpoint.lineage import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
-from fretsaw.core.units import parse_shard_bytes
 from fretsaw.core.variant import Choice
 from fretsaw.errors import RunError
 from fretsaw.pricing.memory import model_costs
@@ -47,7 +46,7 @@ def _body(round_: RunRound, folder: Path) -> None:
             folder=child_folder,
             orders=read_orders(round_.result("02-rank")),
             repaired=_repairs_in(folder),
-            shard_bytes=parse_shard_bytes(round_.settings.build.shard_bytes),
+            shard_bytes=round_.settings.build.shard_bytes,
             on_tensor=advance,
         )
     _verify_costs(child, choice)

@@ -12,7 +12,6 @@ from fretsaw.core.compatibility import space_findings
 from fretsaw.core.engines import engine_named
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.core.units import parse_shard_bytes
 from fretsaw.core.variant import Variant
 from fretsaw.errors import FretsawError, RecipeError
 from fretsaw.pricing.memory import model_costs
@@ -46,7 +45,6 @@ def check(run: Run) -> None:
         run.reporter.warn(warning)
     check_rounds(Parent(parent.shape, parent.config), run.recipe.rounds)
     for round_ in run.rounds():
-        parse_shard_bytes(round_.settings.build.shard_bytes)
         for text in (calibration_ids, score_ids, train_ids, validation_ids):
             text_digest(text, round_)
     written = sum(f.stat().st_size for f in run.folder.glob("round-*/**/*") if f.is_file())

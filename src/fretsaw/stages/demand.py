@@ -18,7 +18,6 @@ from fretsaw.core.hardware import (
 )
 from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.core.units import parse_count
 from fretsaw.errors import RecipeError
 from fretsaw.families import family_named
 from fretsaw.pricing.blocks import check_layout
@@ -154,7 +153,7 @@ def check_context(serve: Serve, parent: Parent) -> int:
     if serve.workload is not None:
         context = parse_workload(serve.workload).peak_context
     else:
-        context = parse_count(serve.context or 0)
+        context = serve.context or 0
     _, limit = family_named(parent.shape.family).context_limits(parent.config)
     if context > limit:
         raise RecipeError(

@@ -13,7 +13,6 @@ from fretsaw.checkpoint.assets import copy_assets, write_remote_code
 from fretsaw.checkpoint.lineage import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
-from fretsaw.core.units import parse_bytes
 from fretsaw.runtime.load import running_tensors, save_weights
 from fretsaw.stages.build import CHILD
 from fretsaw.stages.export import precision_of, write_who_can_load
@@ -61,12 +60,12 @@ def _stored_dtypes(cut: Checkpoint) -> dict[str, torch.dtype]:
 
 
 def _save(
-    student: NemotronHForCausalLM, cut: Checkpoint, *, folder: Path, shard_bytes: int | str
+    student: NemotronHForCausalLM, cut: Checkpoint, *, folder: Path, shard_bytes: int
 ) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir()
-    save_weights(student, cut, folder=folder, shard_bytes=parse_bytes(shard_bytes))
+    save_weights(student, cut, folder=folder, shard_bytes=shard_bytes)
     write_json(folder / "config.json", cut.config)
     copy_assets(cut.folder, folder)
     write_remote_code(folder, cut.config)

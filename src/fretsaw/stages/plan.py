@@ -22,7 +22,7 @@ from fretsaw.core.hardware import (
 )
 from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
-from fretsaw.core.units import format_bytes, parse_bytes, parse_count
+from fretsaw.core.units import format_bytes, parse_count, parse_memory
 from fretsaw.errors import RecipeError
 from fretsaw.families import family_of
 from fretsaw.pricing.blocks import check_layout
@@ -274,7 +274,7 @@ def _node(options: PlanOptions) -> Node:
     node = parse_node(options.hardware)
     if options.memory is None:
         return node
-    return with_memory(node, memory_bytes=parse_bytes(options.memory))
+    return with_memory(node, memory_bytes=parse_memory(options.memory))
 
 
 def _precision(options: PlanOptions) -> Precision:
@@ -302,10 +302,10 @@ def _context(options: PlanOptions, workload: Workload | None, *, limit: int) -> 
 
 
 def _assumptions(options: PlanOptions, *, index: int) -> Assumptions:
-    sizes = [parse_bytes(text) for text in options.weights_bytes or ()]
+    sizes = [parse_memory(text) for text in options.weights_bytes or ()]
     return Assumptions(
         options.memory_fraction,
-        parse_bytes(options.headroom),
+        parse_memory(options.headroom),
         options.has_mtp,
         sizes[index] if sizes else None,
     )

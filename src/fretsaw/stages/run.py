@@ -42,6 +42,9 @@ from fretsaw.stages.manifest import (
 from fretsaw.stages.progress import Reporter
 
 MARKER = "recipe.resolved.json"
+SEEDS = 2**32
+"""numpy, which transformers seeds too, takes no larger ones."""
+
 CHECK = "check.json"
 """What the check before the first stage took and warned about."""
 
@@ -118,7 +121,7 @@ class RunRound:
     @property
     def seed(self) -> int:
         """Seed of this round."""
-        return self.run.recipe.seed * 1000 + self.number
+        return (self.run.recipe.seed * 1000 + self.number) % SEEDS
 
     @property
     def model_name(self) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from fretsaw.errors import RecipeError
+from fretsaw.recipe import resolve_recipe
 from fretsaw.recipe.sections import Granularity, Library
 from fretsaw.stages.check import check_engines
 from tests.shapes import published_shape
@@ -68,6 +69,7 @@ def test_granularity_comes_from_the_engines_where_the_recipe_gives_none() -> Non
 def test_unknown_names_are_refused_with_the_nearest(
     settings: dict[str, object], message: str, hint: str
 ) -> None:
+    data = {"parent": "p", "data": {"path": "d"}, "library": settings}
     with pytest.raises(RecipeError, match=message) as caught:
-        library(**settings)
+        resolve_recipe(data)
     assert hint in caught.value.hint
