@@ -11,15 +11,17 @@ from dataclasses import dataclass
 
 from fretsaw.core.engines import (
     MIXER_OF,
+    OURS,
     SEVERITIES,
     Engine,
     Limit,
+    Packing,
     Severity,
     engine_named,
     engine_names,
     has_equal_blocks,
 )
-from fretsaw.core.precision import Precision
+from fretsaw.core.precision import QUANTISED, Precision
 from fretsaw.core.shape import MODEL_SCOPE, ModelShape
 from fretsaw.core.variant import Variant
 
@@ -89,13 +91,16 @@ class Loader:
     findings: tuple[Finding, ...]
 
 
-def findings(shape: ModelShape, *, engine: Engine, precision: Precision) -> tuple[Finding, ...]:
+def findings(
+    shape: ModelShape, *, engine: Engine, precision: Precision, packing: Packing = OURS
+) -> tuple[Finding, ...]:
     """What an engine says to a model.
 
     Args:
         shape: The model; its prediction head is not looked at.
         engine: Where it shall run.
         precision: Its number formats.
+        packing: Of its folder, where weights are quantised.
 
     Returns:
         Worst first; empty if nothing is known against it.
@@ -107,7 +112,15 @@ def findings(shape: ModelShape, *, engine: Engine, precision: Precision) -> tupl
     found = [
         *_architecture_findings(shape, engine),
         *_format_findings(shape, engine, precision=precision),
-        *_limit_findings(shape, engine.limits, options=options, precision=precision, engine=engine),
+        *_layout_findings(shape, engine, precision=precision, packing=packing),
+        *_limit_findings(
+            shape,
+            engine.limits,
+            options=options,
+            precision=precision,
+            packing=packing,
+            engine=engine,
+        ),
     ]
     return _sorted(found)
 
@@ -138,34 +151,55 @@ def space_findings(
     limits = [x for x in engine.limits if not (x.is_uniform and x.dimension in MODEL_SCOPE)]
     found = [
         *_format_findings(shape, engine, precision=precision),
-        *_limit_findings(shape, limits, options=options, precision=precision, engine=engine),
+        *_limit_findings(
+            shape, limits, options=options, precision=precision, packing=OURS, engine=engine
+        ),
     ]
     return _sorted(found)
 
 
-def who_can_load(shape: ModelShape, precision: Precision) -> tuple[Loader, ...]:
+def who_can_load(
+    shape: ModelShape, precision: Precision, *, packing: Packing = OURS
+) -> tuple[Loader, ...]:
     """Every engine that has a table, and whether it takes a model.
 
     Args:
         shape: The model.
         precision: Its number formats.
+        packing: Of its folder, where weights are quantised.
 
     Returns:
         Engines that take it first, then by name.
     """
-    rows = [_loader(shape, engine_named(key), precision=precision) for key in engine_names()]
+    rows = [
+        _loader(shape, engine_named(key), precision=precision, packing=packing)
+        for key in engine_names()
+    ]
     order = [*VERDICTS.values()][::-1]
     return tuple(sorted(rows, key=lambda row: (order.index(row.verdict), row.engine.lower())))
 
 
-def _loader(shape: ModelShape, engine: Engine, *, precision: Precision) -> Loader:
-    found = findings(shape, engine=engine, precision=precision)
+def _loader(shape: ModelShape, engine: Engine, *, precision: Precision, packing: Packing) -> Loader:
+    found = findings(shape, engine=engine, precision=precision, packing=packing)
     verdict = VERDICTS[found[0].severity if found else "note"]
     way = engine.architecture_of(shape)
     since = f"{engine.name} {way.since} or later" if way and way.since else ""
-    needs = ", ".join(text for text in (since, way.needs if way else "") if text)
+    held = (x for x in engine.limits if x.needs and x.holds_for(precision, packing))
+    asked = [since, way.needs if way else "", *(limit.needs for limit in held)]
+    needs = ", ".join(dict.fromkeys(text for text in asked if text))
     evidence = way.loads if way and way.loads != "no" else ""
+    if evidence and not formats_of(shape, precision) <= {*engine.tried_formats}:
+        evidence = "read"
     return Loader(engine.name, engine.checked, verdict, evidence, needs, found)
+
+
+def formats_of(shape: ModelShape, precision: Precision) -> set[str]:
+    """Number formats of the linear maps that a model has."""
+    return {
+        precision.format_of(kind, i)
+        for kind, mixer in MIXER_OF.items()
+        for i in shape.indices(mixer)
+    }
 
 
 def _architecture_findings(shape: ModelShape, engine: Engine) -> Iterator[Finding]:
@@ -193,17 +227,27 @@ def _format_findings(
         yield Finding(engine.name, "untested", what, source="")
 
 
+def _layout_findings(
+    shape: ModelShape, engine: Engine, *, precision: Precision, packing: Packing
+) -> Iterator[Finding]:
+    """A layout of quantised weights that nobody has looked for."""
+    if formats_of(shape, precision) & {*QUANTISED} and packing.layout not in engine.layouts:
+        what = f"the layout of {packing.layout}: nobody has looked"
+        yield Finding(engine.name, "untested", what, source="")
+
+
 def _limit_findings(
     shape: ModelShape,
     limits: Sequence[Limit],
     *,
     options: Options,
     precision: Precision,
+    packing: Packing,
     engine: Engine,
 ) -> Iterator[Finding]:
     for limit in limits:
         blocks = tuple(i for i, b in enumerate(shape.blocks) if limit.has_block(b.mixer))
-        if not blocks or not limit.holds_for(precision):
+        if not blocks or not limit.holds_for(precision, packing):
             continue
         wrong = _wrong_values(limit, {i: options.get(i, {}) for i in blocks})
         if limit.dimension and not wrong:

@@ -37,6 +37,23 @@ ALIASES = dict.fromkeys(("llamacpp", "llama-cpp", "llama_cpp", "gguf"), "llama.c
 
 
 @dataclass(frozen=True)
+class Packing:
+    """How a folder keeps quantised weights.
+
+    Attributes:
+        layout: Whose names and config keys.
+        brings_loader: Whether it brings fretsaw's code for transformers, which dequantises.
+    """
+
+    layout: str = "modelopt"
+    brings_loader: bool = True
+
+
+OURS = Packing()
+"""As fretsaw writes them."""
+
+
+@dataclass(frozen=True)
 class Limit:
     """One thing that an engine does not do, or does badly.
 
@@ -48,6 +65,8 @@ class Limit:
         severity: What happens beyond it.
         what: Why, in words that end an error message.
         source: Where this is known from.
+        brings_loader: It holds only for folders that bring our loader, or that do not.
+        needs: What the user has to give where it holds.
     """
 
     severity: Severity
@@ -61,6 +80,8 @@ class Limit:
     multiple_of: int = 1
     one_of: tuple[int, ...] = ()
     at_most: int | None = None
+    brings_loader: bool | None = None
+    needs: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a row that could never be read."""
@@ -68,8 +89,10 @@ class Limit:
         if self.severity not in SEVERITIES or sum(map(bool, rules)) != bool(self.dimension):
             raise ValueError(f"unusable limit: {self}")
 
-    def holds_for(self, precision: Precision) -> bool:
-        """Whether a deployment in these formats meets it at all."""
+    def holds_for(self, precision: Precision, packing: Packing = OURS) -> bool:
+        """Whether a deployment in these formats, so packed, meets it at all."""
+        if self.brings_loader not in (None, packing.brings_loader):
+            return False
         if not self.formats:
             return True
         kinds = (self.weights,) if self.weights else tuple(MIXER_OF)
@@ -128,6 +151,8 @@ class Engine:
         name: As it writes itself.
         checked: Version that the table was made from.
         formats: Number formats of weights that it is known to read.
+        tried_formats: Those of them that small models were loaded in.
+        layouts: Layouts of quantised checkpoints that it is known to read.
         granularity: Dimension -> sizes that suit it in every format are multiples of this.
         architectures: Families that it is known to take, or not.
         limits: What it does not do, or does badly.
@@ -137,6 +162,8 @@ class Engine:
     name: str
     checked: str
     formats: tuple[str, ...]
+    tried_formats: tuple[str, ...]
+    layouts: tuple[str, ...]
     granularity: Mapping[str, int]
     architectures: tuple[Architecture, ...]
     limits: tuple[Limit, ...]
@@ -210,6 +237,8 @@ def read_engine(data: Mapping[str, Any], *, key: str) -> Engine:
         name=data["name"],
         checked=data["checked"],
         formats=tuple(data["formats"]),
+        tried_formats=tuple(data.get("tried_formats", ())),
+        layouts=tuple(data.get("layouts", ())),
         granularity={d: n for d, n in data.get("granularity", {}).items() if d != "source"},
         architectures=tuple(Architecture(**row) for row in data["architecture"]),
         limits=tuple(Limit(**row) for row in rows),

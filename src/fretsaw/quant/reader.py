@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fretsaw.checkpoint.reader import CUT_DTYPES, Checkpoint
-from fretsaw.core.precision import LINEAR, kind_of
+from fretsaw.core.engines import Packing
+from fretsaw.core.precision import LINEAR, Precision, WeightKind, kind_of, preset
 from fretsaw.errors import CheckpointError
 from fretsaw.families import Row
 from fretsaw.families.mixers import KV_SCALES
@@ -21,6 +24,7 @@ from fretsaw.families.quantised import (
     CONFIG_KEY,
     FORMAT_OF,
     LEGACY_FILE,
+    PACKED_CODE,
     Quantisation,
     is_match,
     module_of,
@@ -32,6 +36,7 @@ from fretsaw.quant.plan import Part, parts_of
 CODES = {"nvfp4": "U8", "fp8": "F8_E4M3"}
 """Number format -> stored dtype of its codes."""
 
+FLOATS = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 SEVERAL = 5
 
 
@@ -50,6 +55,43 @@ def dequantized(checkpoint: Checkpoint) -> Checkpoint:
     if is_plain or isinstance(checkpoint, QuantizedCheckpoint):
         return checkpoint
     return QuantizedCheckpoint(checkpoint.folder)
+
+
+def precision_of(checkpoint: Checkpoint) -> Precision:
+    """Number formats of the linear maps of a checkpoint as they are stored, quantised or not.
+
+    Blocks that differ from most of their kind have entries of their own.
+    """
+    opened = dequantized(checkpoint)
+    matrices = (p for p in opened.stored.values() if len(p.shape) > 1 and p.dtype in FLOATS)
+    dtypes = Counter(FLOATS[place.dtype] for place in matrices)
+    default = dtypes.most_common(1)[0][0] if dtypes else "bf16"
+    if not isinstance(opened, QuantizedCheckpoint):
+        return replace(preset("bf16"), name=default, default=default)
+    found: dict[WeightKind, dict[int | None, str]] = {}
+    for name, row in opened.matrices:
+        number_format = opened.formats.get(name) or FLOATS[opened.dtype_of(name)]
+        block = row.block if row.part == "block" else None
+        found.setdefault(kind_of(row.tensor, part=row.part), {})[block] = number_format
+    usual = {k: Counter(own.values()).most_common(1)[0][0] for k, own in found.items()}
+    return Precision(
+        ", ".join(dict.fromkeys([*usual.values(), default])),
+        usual,
+        default=default,
+        kv="fp8" if opened.said.has_fp8_cache else default,
+        blocks={
+            (block, kind): number_format
+            for kind, own in found.items()
+            for block, number_format in own.items()
+            if block is not None and number_format != usual[kind]
+        },
+    )
+
+
+def packing_of(checkpoint: QuantizedCheckpoint) -> Packing:
+    """How a quantised checkpoint's folder keeps its weights."""
+    named = (checkpoint.config.get("auto_map") or {}).values()
+    return Packing(checkpoint.said.layout, {*PACKED_CODE.values()} <= {*map(str, named)})
 
 
 def _legacy(folder: Path) -> Path:

@@ -5,32 +5,96 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fretsaw.core.compatibility import Finding, Loader
-from fretsaw.core.precision import Precision
+from fretsaw.core.precision import LINEAR, Precision
 
 HEAD = """# Who can load this
 
-For weights in {precision}; made by fretsaw from its tables of engine limits. *tried*: small models
-of this kind were loaded in the version given; *read*: its code says so. Anything else is not known,
-which is not the same as fine.
+For weights in {formats};
+made by fretsaw from its tables of engine limits. *tried*: small models of this kind were loaded in
+the version given; *read*: its code says so. Anything else is not known, which is not the same as
+fine.
 
 | engine | version looked at | loads | known because | needs | said against it |
 |---|---|---|---|---|---|
 """
 
+OPENING = """
+## In Python
 
-def loaders_page(loaders: Sequence[Loader], *, precision: Precision) -> str:
+Run in this folder, or with its path for `"."`:
+
+```python
+{snippet}
+```
+"""
+
+PROMPT = "The history of the city begins"
+UNCLAMPED = """\
+for module in model.modules():  # transformers 5.15 to 5.24 clamp Mamba's time step in prefill only
+    if hasattr(module, "time_step_limit"):
+        module.time_step_limit = (0.0, float("inf"))"""
+
+
+def loaders_page(
+    loaders: Sequence[Loader], *, precision: Precision, needs_code: bool, has_tokenizer: bool
+) -> str:
     """The page as Markdown.
 
     Args:
         loaders: One row per engine.
         precision: Number formats that the rows hold for.
+        needs_code: Whether transformers needs the two files beside the weights.
+        has_tokenizer: Whether the folder brings a tokenizer.
     """
     sources = sorted({f.source for row in loaders for f in row.findings if f.source})
     rows = "".join(_row(row, sources) for row in loaders)
+    snippet = opening_snippet(".", needs_code=needs_code, has_tokenizer=has_tokenizer)
     notes = "".join(f"{i}. {source}\n" for i, source in enumerate(sources, start=1))
     return (
-        HEAD.format(precision=precision.name) + rows + (f"\nSources:\n\n{notes}" if notes else "")
+        HEAD.format(formats=formats_in_words(precision))
+        + rows
+        + OPENING.format(snippet=snippet)
+        + (f"\n## Sources\n\n{notes}" if notes else "")
     )
+
+
+def formats_in_words(precision: Precision) -> str:
+    """Such as ``nvfp4 (experts), fp8 (shared experts, mamba projection), bf16 (all others)``."""
+    kinds: dict[str, list[str]] = {}
+    for kind, number_format in precision.weights.items():
+        if kind in LINEAR and number_format != precision.default:
+            kinds.setdefault(number_format, []).append(kind.replace("_", " "))
+    if not kinds:
+        return precision.default
+    said = [f"{number_format} ({', '.join(found)})" for number_format, found in kinds.items()]
+    own = "; blocks with formats of their own" if precision.blocks else ""
+    return ", ".join([*said, f"{precision.default} (all others)"]) + own
+
+
+def opening_snippet(folder: str, *, needs_code: bool, has_tokenizer: bool) -> str:
+    """Python that opens a checkpoint with plain transformers, and asks nobody anything.
+
+    Args:
+        folder: As Python shall find it.
+        needs_code: Whether the folder's own code is needed. The tokenizer is then told so too: it
+            reads the config first, and would wait for an answer at the keyboard.
+        has_tokenizer: Whether the folder brings one.
+    """
+    trust = ", trust_remote_code=True" if needs_code else ""
+    names = "AutoModelForCausalLM" + (", AutoTokenizer" if has_tokenizer else "")
+    lines = [
+        f"from transformers import {names}",
+        "",
+        f"model = AutoModelForCausalLM.from_pretrained({folder!r}{trust})",
+    ]
+    lines += [] if needs_code else [UNCLAMPED]
+    if has_tokenizer:
+        lines += [
+            f"tokenizer = AutoTokenizer.from_pretrained({folder!r}{trust})",
+            f"prompt = tokenizer({PROMPT!r}, return_tensors='pt')",
+            "print(tokenizer.decode(model.generate(prompt['input_ids'], max_new_tokens=16)[0]))",
+        ]
+    return "\n".join(lines)
 
 
 def _row(row: Loader, sources: Sequence[str]) -> str:

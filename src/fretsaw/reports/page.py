@@ -13,6 +13,7 @@ from fretsaw.core.units import format_bytes, format_count, format_seconds
 from fretsaw.reports.figures import agreement
 from fretsaw.reports.findings import Findings, RoundFindings
 from fretsaw.reports.interactive import additivity_html, healing_html, scores_html
+from fretsaw.reports.loaders import opening_snippet
 from fretsaw.reports.summary import Summary, SummaryLine
 from fretsaw.reports.svg import DARK, FONT, LIGHT
 
@@ -226,22 +227,17 @@ def _round_row(round_: RoundFindings) -> list[str]:
 
 def _child(findings: Findings) -> str:
     """Where it lies and how to load it."""
-    folder = str(findings.summary.child)
-    trust = ", trust_remote_code=True" if findings.needs_remote_code else ""
-    lines = [
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        f"model = AutoModelForCausalLM.from_pretrained({folder!r}{trust})",
-        f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
-    ]
-    if not findings.has_tokenizer:
-        lines = [lines[0].removesuffix(", AutoTokenizer"), lines[1]]
+    folder = str(findings.summary.child.resolve())
+    snippet = opening_snippet(
+        folder, needs_code=findings.needs_remote_code, has_tokenizer=findings.has_tokenizer
+    )
     note = (
         "Its blocks differ, so the folder brings two short Python files of fretsaw’s; "
         "<code>trust_remote_code=True</code> lets transformers run them."
         if findings.needs_remote_code
         else "All its blocks of a kind are alike: transformers loads it without code of its own."
     )
-    code = escape("\n".join(lines))
+    code = escape(snippet)
     return f"<p><code>{escape(folder)}</code></p><pre>{code}</pre><p class='note'>{note}</p>"
 
 

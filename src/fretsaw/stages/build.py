@@ -19,7 +19,7 @@ from fretsaw.core.variant import Choice
 from fretsaw.errors import RunError
 from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import running_name
-from fretsaw.stages.export import precision_of, write_who_can_load
+from fretsaw.stages.loaders import write_who_can_load
 from fretsaw.stages.manifest import read_manifest
 from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
@@ -53,7 +53,7 @@ def _body(round_: RunRound, folder: Path) -> None:
     if round_.settings.search.budget.serve:
         write_speedups(folder, measure_speedups(round_, child_folder))
     write_json(child_folder / LINEAGE_NAME, _lineage(round_, choice))
-    write_who_can_load(child_folder, precision_of(child))
+    write_who_can_load(child_folder)
     for file in folder.glob("repair-*.safetensors"):
         file.unlink()
 

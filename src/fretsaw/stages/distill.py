@@ -15,7 +15,7 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
 from fretsaw.runtime.load import running_tensors, save_weights
 from fretsaw.stages.build import CHILD
-from fretsaw.stages.export import precision_of, write_who_can_load
+from fretsaw.stages.loaders import write_who_can_load
 from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.samples import write_samples
@@ -70,7 +70,7 @@ def _save(
     copy_assets(cut.folder, folder)
     write_remote_code(folder, cut.config)
     shutil.copyfile(cut.folder / LINEAGE_NAME, folder / LINEAGE_NAME)
-    write_who_can_load(folder, precision_of(cut))
+    write_who_can_load(folder)
 
 
 DISTILL = Stage(

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from fretsaw.checkpoint.child import plan_child, write_child
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.core.compatibility import findings, who_can_load
+from fretsaw.core.compatibility import findings
 from fretsaw.core.engines import Engine, engine_named, has_equal_blocks
-from fretsaw.core.precision import Precision, preset
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.errors import RunError, UnsupportedModelError
-from fretsaw.reports.loaders import loaders_page
+from fretsaw.quant.reader import precision_of
 from fretsaw.serving.engines.base import EngineSettings, engine_python
 from fretsaw.serving.engines.llamacpp import GGUF, INSTALL, convert
+from fretsaw.stages.loaders import PAGE, write_who_can_load
 from fretsaw.stages.progress import Reporter
 
-PAGE = "WHO_CAN_LOAD.md"
 GGUF_ENGINE = "llama.cpp"
 
 UNPREFIXED = ("head", "mtp")
 SHARD_BYTES = 5 * 10**9
-FLOATS = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 
 
 def export(
@@ -71,7 +67,7 @@ def export(
             _write_gguf(source, private, python=python, reporter=reporter or Reporter())
         else:
             rewrite(source, private, reporter=reporter or Reporter())
-            write_who_can_load(private, precision_of(source))
+            write_who_can_load(private)
     return target
 
 
@@ -88,19 +84,6 @@ def check_engine(source: Checkpoint, engine: Engine) -> None:
             f"{source.folder} does not load there: {'; '.join(refused)}",
             f"see {PAGE} beside the checkpoint, or keep to these limits in the recipe's library",
         )
-
-
-def precision_of(source: Checkpoint) -> Precision:
-    """Number formats of a checkpoint that is not quantised: that of most of its tensors."""
-    dtypes = Counter(place.dtype for place in source.stored.values())
-    name = FLOATS[dtypes.most_common(1)[0][0]]
-    return replace(preset("bf16"), name=name, default=name)
-
-
-def write_who_can_load(folder: Path, precision: Precision) -> None:
-    """Write the page beside a checkpoint."""
-    rows = who_can_load(Checkpoint(folder).shape, precision)
-    (folder / PAGE).write_text(loaders_page(rows, precision=precision), encoding="utf-8")
 
 
 def rewrite(source: Checkpoint, folder: Path, *, reporter: Reporter) -> Checkpoint:

@@ -27,6 +27,7 @@ from fretsaw.quant.reader import QuantizedCheckpoint, dequantized
 from fretsaw.quant.scales import GivenScales
 from fretsaw.reports.quantized import Quantized
 from fretsaw.runtime.activations import ActivationSettings, measure_activations
+from fretsaw.stages.loaders import write_who_can_load
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize_options import AUTO, QuantizeOptions, precision_of
 from fretsaw.stages.quantized_formats import choose_precision
@@ -282,9 +283,10 @@ def _write(
 
 
 def _tidy(folder: Path) -> None:
-    """Leave what belongs to the checkpoint."""
+    """Leave what belongs to the checkpoint, and the page on who can load it."""
     shutil.rmtree(folder / HEALED, ignore_errors=True)
     (folder / STARTED).unlink()
+    write_who_can_load(folder)
 
 
 def _check(folder: Path, plan: ExportPlan) -> None:

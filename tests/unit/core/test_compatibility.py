@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from fretsaw.core.compatibility import Finding, findings, space_findings, who_can_load
-from fretsaw.core.engines import engine_named
-from fretsaw.core.precision import preset
+from fretsaw.core.engines import Packing, engine_named
+from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.variant import Variant
 from tests.shapes import hybrid_shape, published_shape
@@ -133,11 +133,38 @@ def test_a_state_that_differs_by_block_is_refused_everywhere(engine: str) -> Non
     assert said(shape, engine, "state")[0].severity == "refuse"
 
 
-def test_formats_that_transformers_would_read_as_weights_are_refused() -> None:
-    found = findings(SUPER, engine=engine_named("transformers"), precision=preset("nvfp4"))
-    assert found[0].severity == "refuse"
-    assert "ModelOpt" in str(found[0])
-    assert findings(SUPER, engine=engine_named("transformers"), precision=preset("bf16")) == ()
+def test_u1_packed_weights_need_our_loader_in_transformers() -> None:
+    engine, precision = engine_named("transformers"), preset("nvfp4")
+    ours = findings(SUPER, engine=engine, precision=precision)
+    assert [f.severity for f in ours] == ["slow", "note"]
+    assert "dequantises" in str(ours[0])
+    strangers = findings(
+        SUPER, engine=engine, precision=precision, packing=Packing(brings_loader=False)
+    )
+    assert strangers[0].severity == "refuse"
+    assert "ModelOpt" in str(strangers[0])
+    for plain in (Packing(), Packing(brings_loader=False)):
+        found = findings(SUPER, engine=engine, precision=preset("bf16"), packing=plain)
+        assert [f.severity for f in found] == ["note"]
+    (row,) = (r for r in who_can_load(SUPER, precision) if r.engine == "transformers")
+    assert (row.verdict, row.evidence) == ("yes, slowly", "tried")
+    assert "trust_remote_code=True" in row.needs
+
+
+def test_u1_what_was_tried_in_16_bits_is_not_called_tried_in_4() -> None:
+    rows = {row.engine: row for row in who_can_load(SUPER, preset("nvfp4"))}
+    assert rows["vLLM"].evidence == "read"
+    mixed = {r.engine: r for r in who_can_load(SUPER, Precision("x", {"attention": "nvfp4"}))}
+    assert mixed["vLLM"].evidence == "read"
+
+
+def test_u1_a_layout_that_nobody_has_looked_for_is_untested() -> None:
+    packing = Packing("compressed-tensors")
+    rows = {r.engine: r for r in who_can_load(SUPER, preset("fp8"), packing=packing)}
+    assert rows["TensorRT-LLM"].verdict == "untested"
+    assert rows["vLLM"].verdict != "untested"
+    plain = {r.engine: r for r in who_can_load(SUPER, preset("bf16"), packing=packing)}
+    assert plain["TensorRT-LLM"].verdict == "yes"
 
 
 def test_a_format_and_a_family_that_nobody_has_tried_are_called_so() -> None:
@@ -146,7 +173,9 @@ def test_a_format_and_a_family_that_nobody_has_tried_are_called_so() -> None:
         (f.severity, f.what) for f in found
     ]
     other = ModelShape("other", SUPER.sizes, SUPER.blocks)
-    [found_other] = findings(other, engine=engine_named("transformers"), precision=preset("bf16"))
+    [found_other, _] = findings(
+        other, engine=engine_named("transformers"), precision=preset("bf16")
+    )
     assert (found_other.severity, found_other.blocks) == ("untested", ())
 
 
