@@ -32,8 +32,9 @@ from fretsaw.runtime.repair import Repairer, RepairKind, RepairSettings
 from fretsaw.runtime.replace import replace_one
 from fretsaw.runtime.statistics import collect_statistics, rank_units
 from fretsaw.solver.divergence import Divergence, reference_of
-from fretsaw.train.data import Split, load_split
+from fretsaw.train.data import load_split
 from fretsaw.train.packing import load_tokenizer, pack
+from fretsaw.train.splits import Split
 
 CUTS: dict[str, dict[str, dict[str, float]]] = {
     "width 3/4": {"moe": {"ffn": 0.75}},

@@ -60,7 +60,7 @@ def recipe_of(recipe: RecipeLike, overrides: Overrides = ()) -> Recipe:
         return resolve_recipe(json.loads(recipe.to_json()), overrides) if overrides else recipe
     if isinstance(recipe, Mapping):
         return resolve_recipe(dict(recipe), overrides)
-    return load_recipe(Path(recipe), overrides)
+    return load_recipe(Path(recipe), overrides or ())  # the command line gives None for none
 
 
 def model_path(model: str | Path) -> Path:

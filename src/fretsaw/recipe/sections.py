@@ -54,6 +54,7 @@ class Data(Section):
 
     path: Text
     text_key: Text = "text"
+    chat_key: Text | None = None
     splits: Splits = Splits()
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fretsaw.core.units import format_bytes, format_count, format_seconds
 from fretsaw.reports.shown import Shown
+from fretsaw.train.found import FoundText
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ class Estimate(Shown):
         lines: In order.
         flops_per_s: Measured matrix-multiply rate of this machine.
         peak_disk_bytes: With the checkpoints that training keeps while it runs.
+        text: What was found of each split.
     """
 
     lines: tuple[EstimateLine, ...]
     flops_per_s: float
     peak_disk_bytes: int
+    text: tuple[FoundText, ...] = ()
 
     def brief(self) -> str:
         """Time and disk."""
@@ -76,6 +79,8 @@ def print_estimate(estimate: Estimate, console: Console) -> None:
     table.add_section()
     table.add_row("", "total", "", "", format_seconds(total_s), format_bytes(left))
     console.print(table)
+    for text in estimate.text:
+        console.print(f"text of {text}", markup=False, soft_wrap=True)
     console.print(
         f"estimated from {estimate.flops_per_s / 1e9:.0f} GFLOP/s, measured just now in a matrix "
         f"product; {format_bytes(estimate.peak_disk_bytes)} of disk at the peak; nothing was "

@@ -25,7 +25,7 @@ from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.search import read_choice
 from fretsaw.stages.speedup import measure_speedups, write_speedups
-from fretsaw.stages.text import calibration_ids
+from fretsaw.stages.text import calibration_text
 
 CHILD = "child"
 EXACT_COSTS = ("params", "moe_params", "active_params")
@@ -144,5 +144,5 @@ BUILD = Stage(
     needs=("00-describe", "02-rank", "05-cost", "06-search"),
     settings=("build", "library", "calibrate"),
     body=_body,
-    texts=(calibration_ids,),
+    texts=(calibration_text,),
 )

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from fretsaw.runtime.statistics import collect_statistics
 from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
-from fretsaw.stages.text import calibration_ids
+from fretsaw.stages.text import calibration_ids, calibration_text
 
 STATISTICS = "statistics.safetensors"
 
@@ -28,5 +28,5 @@ CALIBRATE = Stage(
     needs=("00-describe",),
     settings=("calibrate",),
     body=_body,
-    texts=(calibration_ids,),
+    texts=(calibration_text,),
 )

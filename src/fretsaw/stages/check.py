@@ -21,8 +21,8 @@ from fretsaw.solver.budget import resolve_budgets
 from fretsaw.solver.mip import Problem
 from fretsaw.stages.demand import Parent, check_context, demand_on_gpus, price_demand
 from fretsaw.stages.library import by_block, variants_of
-from fretsaw.stages.run import Run, text_digest
-from fretsaw.stages.text import calibration_ids, score_ids, train_ids, validation_ids
+from fretsaw.stages.run import Run
+from fretsaw.stages.text import check_texts
 from fretsaw.train.packing import load_tokenizer
 
 TRAINING_BYTES = 3 * 12 + 2 * 4
@@ -44,9 +44,7 @@ def check(run: Run) -> None:
     for warning in dict.fromkeys(warnings):
         run.reporter.warn(warning)
     check_rounds(Parent(parent.shape, parent.config), run.recipe.rounds)
-    for round_ in run.rounds():
-        for text in (calibration_ids, score_ids, train_ids, validation_ids):
-            text_digest(text, round_)
+    check_texts(run, run.rounds())
     written = sum(f.stat().st_size for f in run.folder.glob("round-*/**/*") if f.is_file())
     need_disk(run.folder, peak_disk_bytes(parent.shape, len(run.recipe.rounds)) - written)
 

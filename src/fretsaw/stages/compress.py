@@ -19,10 +19,20 @@ from fretsaw.stages.manifest import digest
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.rank import RANK
 from fretsaw.stages.report import write_report
-from fretsaw.stages.run import CHECK, Run, Stage, accounted, open_run, read_json, run_stage
+from fretsaw.stages.run import (
+    CHECK,
+    Run,
+    Stage,
+    accounted,
+    known_text,
+    open_run,
+    read_json,
+    run_stage,
+)
 from fretsaw.stages.score import SCORE
 from fretsaw.stages.search import SEARCH
 from fretsaw.stages.summary import summarize
+from fretsaw.stages.text import tell_texts
 
 ROUND: tuple[Stage, ...] = (DESCRIBE, CALIBRATE, RANK, LIBRARY, SCORE, COST, SEARCH, BUILD, DISTILL)
 """A round, in order; each stage reads what earlier ones have written."""
@@ -90,4 +100,5 @@ def run_one(
             run_stage(DESCRIBE, round_)
         for name in stage.needs:
             round_.checked(name)
+        tell_texts((known_text(t, round_).found for t in stage.texts), reporter=run.reporter)
         return run_stage(stage, round_)

@@ -19,7 +19,7 @@ from fretsaw.stages.loaders import write_who_can_load
 from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.samples import write_samples
-from fretsaw.stages.text import train_ids, validation_ids
+from fretsaw.stages.text import train_ids, train_text, validation_ids, validation_text
 from fretsaw.train.distill import DistillSettings, distill
 
 RESULT = "result.json"
@@ -78,5 +78,5 @@ DISTILL = Stage(
     needs=("07-build",),
     settings=("distill", "build"),
     body=_body,
-    texts=(train_ids, validation_ids),
+    texts=(train_text, validation_text),
 )

@@ -16,6 +16,7 @@ from fretsaw.stages.check import check, peak_disk_bytes
 from fretsaw.stages.library import variants_of
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import Run, check_folder
+from fretsaw.stages.text import found_texts
 
 FORWARD_EFFICIENCY = 0.30
 """Share of the matrix-multiply rate that a forward pass reaches."""
@@ -43,7 +44,12 @@ def estimate_run(recipe: Recipe, *, out: Path) -> Estimate:
     lines: list[EstimateLine] = []
     for number, settings in enumerate(recipe.rounds, start=1):
         lines += _round_lines(number, settings, shape=parent.shape, token_s=token_s)
-    return Estimate(tuple(lines), rate, peak_disk_bytes(parent.shape, len(recipe.rounds)))
+    return Estimate(
+        tuple(lines),
+        rate,
+        peak_disk_bytes(parent.shape, len(recipe.rounds)),
+        text=found_texts(run),
+    )
 
 
 def _round_lines(

@@ -35,13 +35,24 @@ class Account:
     warnings: Sequence[str]
 
 
-def write_manifest(folder: Path, name: str, *, inputs: Mapping[str, Any], account: Account) -> None:
-    """Write what a stage was made from, the checksums of what lies in its folder, its account."""
+def write_manifest(
+    folder: Path,
+    name: str,
+    *,
+    inputs: Mapping[str, Any],
+    account: Account,
+    texts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what a stage was made from, the checksums of what lies in its folder, its account.
+
+    `texts` is what was found in the text of each purpose that the stage reads.
+    """
     ours = [folder / (own + end) for own in (STARTED, MANIFEST) for end in ("", ".new")]
     files = (p for p in folder.rglob("*") if p.is_file() and p not in ours)
     manifest = {
         "stage": name,
         "inputs": inputs,
+        "texts": dict(texts or {}),
         "results": {str(p.relative_to(folder)): hash_file(p) for p in sorted(files)},
         "versions": {name: version(name) for name in VERSIONED},
         "seconds": round(account.seconds, 3),

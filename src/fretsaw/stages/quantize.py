@@ -32,8 +32,9 @@ from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize_options import AUTO, QuantizeOptions, precision_of
 from fretsaw.stages.quantized_formats import choose_precision
 from fretsaw.stages.quantized_healing import HEALED, HealingOptions, heal_quantized
+from fretsaw.stages.text import tell_texts
 from fretsaw.train.data import load_split
-from fretsaw.train.packing import load_tokenizer, pack
+from fretsaw.train.packing import Wanted, load_tokenizer, read_text
 
 CALIBRATION = "fretsaw_calibration.json"
 STARTED = "started.json"
@@ -169,7 +170,7 @@ def _activations(
         percentile=options.percentile,
         dtype=getattr(torch, options.dtype),
     )
-    ids = _ids(source, options)[: options.sequences]
+    ids = _ids(source, options, reporter=reporter)[: options.sequences]
     batches = ids.split(options.batch_sequences)
     with reporter.progress("calibrated blocks", source.shape.num_blocks) as advance:
         found = measure_activations(source, batches, settings=settings, on_block=advance)
@@ -188,7 +189,7 @@ def _chosen(
     """Formats by sensitivity, judged on calibration text that no scale came from."""
     assert activations is not None
     assert options.bits is not None
-    ids = _ids(source, options)
+    ids = _ids(source, options, reporter=reporter)
     judged = ids[options.sequences :]
     if not len(judged):
         raise DataError(
@@ -208,17 +209,22 @@ def _chosen(
     )
 
 
-def _ids(source: Checkpoint, options: QuantizeOptions) -> Tensor:
+def _ids(source: Checkpoint, options: QuantizeOptions, *, reporter: Reporter) -> Tensor:
     assert options.text is not None
-    return pack(
-        load_split(options.text, "calibration", text_key=options.text_key),
-        load_tokenizer(source.folder),
-        num_sequences=options.sequences + (options.judge_sequences if options.bits else 0),
-        sequence_length=options.sequence_length,
-        seed=options.seed,
-        vocab_size=source.shape.sizes["vocab"],
-        min_sequences=1,
+    tokenizer = load_tokenizer(source.folder)
+    read = read_text(
+        load_split(options.text, "calibration", text_key=options.text_key, tokenizer=tokenizer),
+        tokenizer,
+        wanted=Wanted(
+            options.sequences + (options.judge_sequences if options.bits else 0),
+            options.sequence_length,
+            seed=options.seed,
+            vocab_size=source.shape.sizes["vocab"],
+            min_sequences=1,
+        ),
     )
+    tell_texts([read.found], reporter=reporter)
+    return read.ids
 
 
 def _healed(

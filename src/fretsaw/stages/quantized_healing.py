@@ -20,9 +20,11 @@ from fretsaw.quant.scales import GivenScales, Method
 from fretsaw.runtime.fake import PlannedRounding, rounded
 from fretsaw.runtime.load import load_model, running_tensors, save_weights
 from fretsaw.stages.progress import Reporter
-from fretsaw.train.data import Split, load_split
+from fretsaw.stages.text import tell_texts
+from fretsaw.train.data import load_split
 from fretsaw.train.distill import DistillSettings, distill
-from fretsaw.train.packing import load_tokenizer, pack
+from fretsaw.train.packing import Wanted, load_tokenizer, read_text
+from fretsaw.train.splits import Split
 
 HEALED, TRAINING = "healed", "training"
 SCALES = "scales/given.safetensors"
@@ -90,7 +92,7 @@ def heal_quantized(
     if healed.is_dir():
         return Checkpoint(healed), GivenScales.from_tensors(load_file(healed / SCALES))
     student, teacher = load_model(source), load_model(Checkpoint(options.teacher))
-    ids = _Text(source, options, text, text_key)
+    ids = _Text(source, options, text, text_key, reporter)
     rounding = PlannedRounding(
         student,
         source.shape,
@@ -140,18 +142,24 @@ class _Text:
     options: HealingOptions
     path: Path
     key: str
+    reporter: Reporter
 
     def packed(self, split: Split, sequences: int) -> Tensor:
         """At most so many sequences of a split; shorter text is gone through several times."""
-        return pack(
-            load_split(self.path, split, text_key=self.key),
-            load_tokenizer(self.source.folder),
-            num_sequences=sequences,
-            sequence_length=self.options.sequence_length,
-            seed=self.options.seed,
-            vocab_size=self.source.shape.sizes["vocab"],
-            min_sequences=min(sequences, self.options.batch_size),
+        tokenizer = load_tokenizer(self.source.folder)
+        read = read_text(
+            load_split(self.path, split, text_key=self.key, tokenizer=tokenizer),
+            tokenizer,
+            wanted=Wanted(
+                sequences,
+                self.options.sequence_length,
+                seed=self.options.seed,
+                vocab_size=self.source.shape.sizes["vocab"],
+                min_sequences=min(sequences, self.options.batch_size),
+            ),
         )
+        tell_texts([read.found], reporter=self.reporter)
+        return read.ids
 
 
 def _save(

@@ -21,8 +21,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from fretsaw.checkpoint.lineage import hash_checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.errors import RunError
@@ -40,6 +38,8 @@ from fretsaw.stages.manifest import (
     write_manifest,
 )
 from fretsaw.stages.progress import Reporter
+from fretsaw.train.found import FoundText
+from fretsaw.train.packing import ReadText
 
 MARKER = "recipe.resolved.json"
 SEEDS = 2**32
@@ -50,6 +50,21 @@ CHECK = "check.json"
 
 
 @dataclass(frozen=True)
+class KnownText:
+    """What is kept of a text that was read.
+
+    Attributes:
+        digest: Fingerprint of its token ids: they decide, not where they come from.
+        found: Files, documents, and what was repaired, skipped or ignored.
+        documents: Fingerprints of the documents that were taken.
+    """
+
+    digest: str
+    found: FoundText
+    documents: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Run:
     """A run folder and the recipe that fills it.
 
@@ -57,13 +72,13 @@ class Run:
         folder: Of all rounds.
         recipe: What to do.
         reporter: Where progress goes.
-        texts: Fingerprint of each text that was read, by round and purpose.
+        texts: What is known of each text that was read, by round and purpose.
     """
 
     folder: Path
     recipe: Recipe
     reporter: Reporter
-    texts: dict[tuple[int, str], str] = field(default_factory=dict)
+    texts: dict[tuple[int, str], KnownText] = field(default_factory=dict)
 
     @cached_property
     def parent(self) -> Path:
@@ -173,14 +188,14 @@ class Stage:
         settings: Names of the recipe sections that change its result, such as ``score`` or
             ``search.budget``.
         body: Fills a folder; finds what an earlier, killed attempt has left there.
-        texts: What gives the token ids that it reads.
+        texts: What gives the text that it reads.
     """
 
     name: str
     needs: tuple[str, ...]
     settings: tuple[str, ...]
     body: Callable[[RunRound, Path], None]
-    texts: tuple[Callable[[RunRound], Tensor], ...] = ()
+    texts: tuple[Callable[[RunRound], ReadText], ...] = ()
 
     @property
     def word(self) -> str:
@@ -216,7 +231,8 @@ def run_stage(stage: Stage, round_: RunRound) -> Path:
     reporter.stage(round_.number, stage.word)
     with accounted(reporter) as account:
         stage.body(round_, partial)
-    write_manifest(partial, final.name, inputs=inputs, account=account())
+    texts = {_purpose(text): known_text(text, round_).found.to_json() for text in stage.texts}
+    write_manifest(partial, final.name, inputs=inputs, account=account(), texts=texts)
     partial.rename(final)  # a kill at any point costs nothing
     (final / STARTED).unlink()
     return final
@@ -244,21 +260,26 @@ def _inputs(stage: Stage, round_: RunRound) -> dict[str, Any]:
         section = recipe.compute if name == "compute" else attrgetter(name)(settings)
         inputs[f"recipe.{name}"] = section.model_dump(mode="json")
     if stage.texts:
-        inputs["recipe.data"] = recipe.data.model_dump(mode="json")
         inputs["recipe.compute"] = recipe.compute.model_dump(mode="json", exclude={"threads"})
     for text in stage.texts:
-        inputs[f"text.{text.__name__.removesuffix('_ids')}"] = text_digest(text, round_)
+        inputs[f"text.{_purpose(text)}"] = known_text(text, round_).digest
     inputs["fretsaw"] = version("fretsaw")
     return inputs
 
 
-def text_digest(text: Callable[[RunRound], Tensor], round_: RunRound) -> str:
-    """Fingerprint of the token ids that `text` gives in a round; computed once a run."""
-    key = (round_.number, text.__name__)
+def known_text(text: Callable[[RunRound], ReadText], round_: RunRound) -> KnownText:
+    """What is known of the text that `text` gives in a round; read once a run."""
+    key = (round_.number, _purpose(text))
     known = round_.run.texts
     if key not in known:
-        known[key] = hashlib.sha256(text(round_).numpy().tobytes()).hexdigest()
+        read = text(round_)
+        ids = hashlib.sha256(read.ids.numpy().tobytes()).hexdigest()
+        known[key] = KnownText(ids, read.found, read.documents)
     return known[key]
+
+
+def _purpose(text: Callable[[RunRound], ReadText]) -> str:
+    return text.__name__.removesuffix("_text")
 
 
 def _problem(folder: Path, inputs: Mapping[str, Any]) -> str | None:
@@ -267,6 +288,7 @@ def _problem(folder: Path, inputs: Mapping[str, Any]) -> str | None:
         recorded = read_manifest(folder)["inputs"]
     except RunError:
         return "its manifest is missing or damaged"
+    recorded.pop("recipe.data", None)  # older manifests have it; the token ids are what decides
     if changed := [k for k in {**recorded, **inputs} if recorded.get(k) != inputs.get(k)]:
         return f"its inputs changed ({', '.join(sorted(changed))})"
     return damage(folder)

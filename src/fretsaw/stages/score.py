@@ -15,7 +15,7 @@ from fretsaw.runtime.replace import Replacement, changes_first, replace_one
 from fretsaw.stages.library import read_library
 from fretsaw.stages.models import open_view, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
-from fretsaw.stages.text import calibration_ids, score_ids
+from fretsaw.stages.text import calibration_text, score_ids, score_text
 
 SCORES = "scores.jsonl"
 
@@ -103,5 +103,5 @@ SCORE = Stage(
     needs=("00-describe", "02-rank", "03-library"),
     settings=("score", "library", "calibrate"),
     body=_body,
-    texts=(calibration_ids, score_ids),
+    texts=(calibration_text, score_text),
 )

@@ -29,7 +29,7 @@ from fretsaw.stages.library import read_library
 from fretsaw.stages.models import open_view, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.score import SCORES
-from fretsaw.stages.text import calibration_ids, score_ids
+from fretsaw.stages.text import calibration_text, score_ids, score_text
 
 CHOICE = "choice.json"
 ADDITIVITY = "additivity.json"
@@ -155,7 +155,7 @@ SEARCH = Stage(
     needs=("00-describe", "02-rank", "03-library", "04-score", "05-cost"),
     settings=("search", "score", "library", "calibrate"),
     body=_body,
-    texts=(calibration_ids, score_ids),
+    texts=(calibration_text, score_text),
 )
 
 

@@ -7,6 +7,7 @@ import heapq
 import itertools
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from fretsaw.errors import CheckpointError, DataError
+from fretsaw.train.data import TextSource, fingerprint
+from fretsaw.train.found import FoundText
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -58,6 +61,58 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """How much text is wanted, and in what order.
+
+    Attributes:
+        num_sequences: Sequences wanted.
+        sequence_length: Tokens in each.
+        seed: Of the order.
+        vocab_size: Token ids must lie below it.
+        min_sequences: If the text is too short, this many are enough; default: all.
+    """
+
+    num_sequences: int
+    sequence_length: int
+    seed: int
+    vocab_size: int
+    min_sequences: int | None = None
+
+
+@dataclass(frozen=True)
+class ReadText:
+    """A text as token ids, and what was found on the way.
+
+    Attributes:
+        ids: (sequences, sequence_length) int64, no padding.
+        found: Files, documents, and what was repaired, skipped or ignored.
+        documents: Fingerprints of the documents that the ids come from.
+    """
+
+    ids: Tensor
+    found: FoundText
+    documents: frozenset[int]
+
+
+def read_text(
+    source: TextSource, tokenizer: PreTrainedTokenizerBase, *, wanted: Wanted
+) -> ReadText:
+    """A split of a data set as packed token ids; see `pack`.
+
+    Raises:
+        DataError: the text is damaged or too short; says which text.
+        CheckpointError: the tokenizer gives ids that the model has no embedding for.
+    """
+    try:
+        ids, documents = _packed(source, tokenizer, wanted=wanted)
+    except DataError as error:
+        found = "; ".join(source.found(tokens=0).warnings())
+        message = f"{source.describe()}: {error.message}" + (f" ({found})" if found else "")
+        raise DataError(message, error.hint) from error
+    return ReadText(ids, source.found(tokens=ids.numel()), frozenset(map(fingerprint, documents)))
+
+
 def pack(
     texts: Iterable[str],
     tokenizer: PreTrainedTokenizerBase,
@@ -77,11 +132,11 @@ def pack(
     Args:
         texts: Documents; read again from the start if the first look took too few.
         tokenizer: Fast tokenizer of the model.
-        num_sequences: Sequences wanted.
+        num_sequences: See `Wanted`, as all that follow.
         sequence_length: Tokens in each.
         seed: Of the order.
         vocab_size: Token ids must lie below it.
-        min_sequences: If the text is too short, this many are enough; default: all.
+        min_sequences: That are enough; default: all.
 
     Returns:
         (sequences, sequence_length) int64, no padding.
@@ -90,28 +145,39 @@ def pack(
         DataError: the text is too short; says how many tokens there are.
         CheckpointError: the tokenizer gives ids that the model has no embedding for.
     """
-    need = num_sequences * sequence_length
+    wanted = Wanted(num_sequences, sequence_length, seed, vocab_size, min_sequences)
+    return _packed(texts, tokenizer, wanted=wanted)[0]
+
+
+def _packed(
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, *, wanted: Wanted
+) -> tuple[Tensor, list[str]]:
+    """Sequences, and the documents that they come from."""
+    need = wanted.num_sequences * wanted.sequence_length
     chars = need * CHARS_PER_TOKEN
     while True:
-        documents, is_all = _choose(texts, chars=chars, seed=seed)
-        ids = _tokenize(documents, tokenizer, need=need)
+        documents, is_all = _choose(texts, chars=chars, seed=wanted.seed)
+        ids, num_used = _tokenize(documents, tokenizer, need=need)
         if len(ids) >= need or is_all:
             break
         chars *= 2
-    found = len(ids) // sequence_length
-    if found < (num_sequences if min_sequences is None else min_sequences):
+    found = len(ids) // wanted.sequence_length
+    least = wanted.num_sequences if wanted.min_sequences is None else wanted.min_sequences
+    if found < least:
         raise DataError(
             f"the text is too short: {len(ids):,} tokens found, {need:,} needed "
-            f"({num_sequences} sequences of {sequence_length})",
+            f"({wanted.num_sequences} sequences of {wanted.sequence_length})",
             "give more text, or ask for fewer or shorter sequences in the recipe",
         )
-    if (largest := max(ids)) >= vocab_size or min(ids) < 0:
+    if (largest := max(ids)) >= wanted.vocab_size or min(ids) < 0:
         raise CheckpointError(
-            f"the tokenizer gives token id {largest}, but the model has {vocab_size} embeddings",
+            f"the tokenizer gives token id {largest}, but the model has {wanted.vocab_size} "
+            "embeddings",
             "the tokenizer does not belong to this model: copy the right one into the folder",
         )
-    kept = min(found, num_sequences)
-    return torch.tensor(ids[: kept * sequence_length], dtype=torch.int64).view(kept, -1)
+    kept = min(found, wanted.num_sequences)
+    taken = torch.tensor(ids[: kept * wanted.sequence_length], dtype=torch.int64)
+    return taken.view(kept, -1), documents[:num_used]
 
 
 def _choose(texts: Iterable[str], *, chars: int, seed: int) -> tuple[list[str], bool]:
@@ -141,15 +207,19 @@ def _keyed_hash(text: str, seed: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-def _tokenize(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, *, need: int) -> array[int]:
-    ids = array("q")
+def _tokenize(
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, *, need: int
+) -> tuple[array[int], int]:
+    """Ids of the first documents, until there are enough, and the number of these documents."""
+    ids, num_used = array("q"), 0
     for batch in _batches(texts):
+        num_used += len(batch)
         encoded = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
         for document in encoded:
             ids.extend([*document, tokenizer.eos_token_id])
         if len(ids) >= need:
             break
-    return ids
+    return ids, num_used
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from torch import Tensor
 
 from fretsaw.errors import RunError
 from fretsaw.recipe import resolve_recipe
 from fretsaw.stages.manifest import MANIFEST, STARTED, damage, read_manifest, stage_digest
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import MARKER, Run, RunRound, Stage, open_run, run_stage
+from fretsaw.train.found import FoundText
+from fretsaw.train.packing import ReadText
+
+FOUND = FoundText(
+    "calibration", "d", None, (("JSON lines", 1),), 1, ("a.jsonl",), "column 'text'", 3, True, 6
+)
 
 Body = Callable[[RunRound, Path], None]
 
@@ -189,15 +194,17 @@ def test_text_is_an_input(run: Run, tmp_path: Path) -> None:
     ids = torch.zeros(2, 3, dtype=torch.int64)
     asked: list[int] = []
 
-    def calibration_ids(round_: RunRound) -> Tensor:
+    def calibration_text(round_: RunRound) -> ReadText:
         asked.append(round_.number)
-        return ids
+        return ReadText(ids, FOUND, frozenset())
 
     toy = Toy()
-    stage = Stage("01-toy", (), (), body=toy.stage.body, texts=(calibration_ids,))
+    stage = Stage("01-toy", (), (), body=toy.stage.body, texts=(calibration_text,))
     for _ in range(2):
         run_stage(stage, run.round(1))
     assert (asked, toy.calls) == ([1], 1), "asked once in a run"
+    manifest = read_manifest(run.folder / "round-1" / "01-toy")
+    assert manifest["texts"]["calibration"] == json.loads(json.dumps(FOUND.to_json()))
     run_stage(stage, _run(tmp_path).round(1))
     assert toy.calls == 1
     ids[0, 0] = 1

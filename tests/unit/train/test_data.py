@@ -15,8 +15,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from fretsaw.errors import CheckpointError, DataError
-from fretsaw.train.data import SHARES, Split, load_split, split_of
+from fretsaw.train.data import SHARES, load_split, split_of
 from fretsaw.train.packing import load_tokenizer, pack, shared_vocab
+from fretsaw.train.splits import Split
 from tests.pico import EOS, VOCAB, write_tokenizer
 
 SPLITS: tuple[Split, ...] = ("train", "calibration", "validation")
@@ -96,7 +97,7 @@ def test_a_folder_of_code_is_plain_text_even_with_a_folder_named_train(tmp_path:
     (tmp_path / "image.png").write_bytes(b"\x89PNG\0\0")
     source = load_split(tmp_path, "train")
     assert source.is_hashed
-    assert [file.name for file in source.files] == ["axes.py", "main.py", "loop.py"]
+    assert [file.name for file in source.files] == ["core/axes.py", "main.py", "train/loop.py"]
 
 
 def test_valid_for_validation_names_the_nearest_split(tmp_path: Path) -> None:
@@ -139,16 +140,16 @@ def test_missing_text_column_names_the_nearest(tmp_path: Path) -> None:
 
 def test_text_column_of_numbers_is_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [{"text": 3}])
-    with pytest.raises(DataError, match="holds int, not text"):
+    with pytest.raises(DataError, match=r"a\.jsonl:1: column .text. holds a number"):
         list(load_split(tmp_path / "a.jsonl", "train"))
 
 
 def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
-    with pytest.raises(DataError, match="cannot be read as json"):
+    with pytest.raises(DataError, match=r"bad\.jsonl:2 is no whole JSON value"):
         list(load_split(tmp_path / "bad.jsonl", "train"))
     (tmp_path / "weights.bin").write_bytes(b"\0\1\2")
-    with pytest.raises(DataError, match="not UTF-8 text"):
+    with pytest.raises(DataError, match=r"weights\.bin is not read: binary files"):
         load_split(tmp_path / "weights.bin", "train")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no text"):
