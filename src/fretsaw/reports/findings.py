@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.variant import Choice
+from fretsaw.reports.evidence import NO_EVIDENCE, Evidence
 from fretsaw.reports.summary import Summary
 
 
@@ -92,7 +94,7 @@ class SwappedModel:
     """A whole choice, swapped in and measured.
 
     Attributes:
-        kind: ``random``, ``n-best`` or ``chosen``.
+        kind: ``random``, ``n-best``, ``uniform`` (all blocks of a kind alike) or ``chosen``.
         predicted: Sum of the scores of its variants.
         measured: KL(model || model with the choice's blocks), nats per token.
     """
@@ -139,6 +141,25 @@ class RoundFindings:
         """The evaluation whose weights were kept."""
         return next(e for e in self.evaluations if e.tokens == self.kept_tokens)
 
+    def measured(self, kind: str) -> float | None:
+        """KL of the first whole choice of a kind that was measured."""
+        return next((one.measured for one in self.swapped if one.kind == kind), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, without the scores: they are in the run's own tables."""
+        return {
+            "number": self.number,
+            "budget": dict(self.budget),
+            "serving": list(self.serving),
+            "status": self.status,
+            "gap": self.gap,
+            "kept_tokens": self.kept_tokens,
+            "evaluations": [vars(one) for one in self.evaluations],
+            "whole_choices": [vars(one) for one in self.swapped],
+            "spearman": self.spearman,
+            "seconds": dict(self.seconds),
+        }
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -176,6 +197,8 @@ class Findings:
         has_tokenizer: Whether the child brings one.
         versions: Of the packages that matter, by name.
         finished: When the last stage ended.
+        num_planned: Rounds of the recipe, of which the last may be missing yet.
+        evidence: What stands behind the figures.
     """
 
     summary: Summary
@@ -187,8 +210,22 @@ class Findings:
     has_tokenizer: bool
     versions: Mapping[str, str]
     finished: str
+    num_planned: int
+    evidence: Evidence = NO_EVIDENCE
 
     @property
     def parent_loss(self) -> float:
         """Held-out next-token loss of the original parent, nats per token."""
         return self.summary.lines[0].loss
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {
+            **self.summary.to_json(),
+            "parent": self.parent,
+            "rounds_planned": self.num_planned,
+            "rounds": [one.to_json() for one in self.rounds],
+            **self.evidence.to_json(),
+            "versions": dict(self.versions),
+            "finished": self.finished,
+        }

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
-from plotly.offline import get_plotlyjs
-
+from fretsaw.core.intervals import Interval
 from fretsaw.core.units import format_bytes, format_count, format_seconds
+from fretsaw.reports.drawings import additivity_chart, choice_chart, healing_chart, scores_chart
+from fretsaw.reports.evidence import Sample, Spread
 from fretsaw.reports.figures import agreement
 from fretsaw.reports.findings import Findings, RoundFindings
-from fretsaw.reports.interactive import additivity_html, healing_html, scores_html
+from fretsaw.reports.html import Section, document, listed, table, tiles
 from fretsaw.reports.loaders import opening_snippet
+from fretsaw.reports.speeds import speeds_note, speeds_table
 from fretsaw.reports.summary import Summary, SummaryLine
-from fretsaw.reports.svg import DARK, FONT, LIGHT
+from fretsaw.reports.svg import number, share
 
 COLUMNS = (
     "model",
@@ -26,6 +28,7 @@ COLUMNS = (
     "state",
     "BF16",
     "loss",
+    "over parent",
     "KL",
     "agree",
     "tokens",
@@ -47,65 +50,69 @@ def summary_csv(summary: Summary) -> str:
     return stream.getvalue()
 
 
-def report_page(findings: Findings, *, choice: str) -> str:
+def report_page(findings: Findings) -> str:
     """The whole page.
 
     Args:
-        findings: A finished run.
-        choice: The heat map, SVG; it stands in the page as it is.
+        findings: A run of which at least one round is finished.
 
     Returns:
         An HTML document that needs no other file.
     """
-    name = findings.summary.run.name
-    healing = healing_html(findings.rounds, parent_loss=findings.parent_loss)
-    sections = (
-        _section("What was lost and what came back", _summary_table(findings.summary), FOOTNOTE),
-        _served(findings.summary),
-        _section("Rounds", _rounds_table(findings.rounds), ROUNDS_NOTE),
-        _drawing(choice, CHOICE_NOTE),
-        _section("Cut and heal", healing, HEALING_NOTE),
-        _section(
-            "Where the network is sensitive",
-            scores_html(findings.rounds, findings.blocks),
-            SCORES_NOTE,
-        ),
-        _section(
-            "Can scores be summed?", additivity_html(findings.rounds) or NO_CHOICES, ADDITIVITY_NOTE
-        ),
-        _section("The child", _child(findings)),
-        _section("How it was made", _making(findings)),
+    return document(
+        findings.summary.run.name,
+        kind="fretsaw report",
+        contents=_sections(findings),
+        lead=_tiles(findings),
+        foot=f"finished {findings.finished}",
     )
-    return "\n".join(
-        (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{escape(name)} – fretsaw report</title>",
-            f"<style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body><main>",
-            f"<header><p>fretsaw report</p><h1>{escape(name)}</h1>{_tiles(findings)}</header>",
-            *sections,
-            f"<footer>finished {escape(findings.finished)}</footer></main></body></html>\n",
+
+
+def _sections(findings: Findings) -> Iterator[Section]:
+    evidence, rounds = findings.evidence, findings.rounds
+    if said := [*_notices(findings)]:
+        yield Section("To know first", listed(said, css="warnings"), css="alert")
+    models = _summary_table(findings)
+    yield Section("What was lost and what came back", models, _summary_note(findings))
+    if evidence.samples:
+        yield Section("In its own words", _samples(evidence.samples), SAMPLES_NOTE)
+    if evidence.speeds:
+        yield Section(
+            "Speed and memory", speeds_table(evidence.speeds), speeds_note(evidence.speeds)
         )
-    )
+    if findings.summary.serving:
+        told = listed(line.told() for line in findings.summary.serving)
+        yield Section("Served", told, SERVED_NOTE)
+    yield Section("Rounds", _rounds_table(rounds), ROUNDS_NOTE)
+    yield Section("What each block has kept", choice_chart(findings), CHOICE_NOTE)
+    yield Section("Cut and heal", healing_chart(findings), HEALING_NOTE)
+    yield Section("Where the network is sensitive", scores_chart(findings), SCORES_NOTE)
+    yield Section("Can scores be summed?", additivity_chart(findings), ADDITIVITY_NOTE)
+    yield Section("The child", _child(findings))
+    yield Section("How it was made", _making(findings))
 
 
-FOOTNOTE = (
-    "Trunk, active, routed (parameters of the routed experts that one token uses) and state (of "
-    "the Mamba blocks, per sequence): share of the parent. Loss, and KL from the parent, in nats "
-    "per held-out token; agree: share of tokens with the parent’s greedy prediction; time: of the "
-    "cut, then of the healing. <a href='summary.csv'>summary.csv</a> and "
-    "<a href='summary.json'>summary.json</a> hold all figures."
+SAMPLES_NOTE = (
+    "Greedy: the most likely token each time, after the beginnings of held-out sequences. "
+    "Text that looks alike is no measure of quality, and text that differs may be as good."
 )
 SERVED_NOTE = (
     "Demands of the last round. Speed-ups are over the original parent in the same terms; "
     "measured: parent and child of the last cut in turn, on the machine of the run."
 )
-ROUNDS_NOTE = "Budgets are upper bounds on the whole model; percentages are of the original parent."
-CHOICE_NOTE = "Rest the pointer on a cell for its numbers. <a href='choice.svg'>choice.svg</a>"
+ROUNDS_NOTE = (
+    "Budgets are upper bounds on the whole model; percentages are of the original parent. "
+    "Searched and equal: KL of the cut that the search chose, before healing, beside that of the "
+    "largest cut within the same budget in which all blocks of a kind are alike; a dash where none "
+    "fits, or none was measured."
+)
+CHOICE_NOTE = (
+    "Relative to the original parent; the deeper the colour, the more is cut. "
+    "<a href='choice.svg'>choice.svg</a>"
+)
 HEALING_NOTE = (
-    "Held-out text, the teacher is always the original parent (dashed). A dotted line is a cut; "
-    "training goes on from the best weights of the round before. "
+    "Held-out text, but for the curve of the training; the teacher is always the original parent "
+    "(dotted). A dotted rise is a cut; training goes on from the best weights of the round before. "
     "<a href='healing.svg'>healing.svg</a>"
 )
 SCORES_NOTE = (
@@ -116,99 +123,128 @@ ADDITIVITY_NOTE = (
     "The search adds up scores of single replacements. Here whole choices are swapped in and "
     "measured; both axes are logarithmic. <a href='additivity.svg'>additivity.svg</a>"
 )
-NO_CHOICES = "<p>No whole choice was measured.</p>"
 
 
-def _section(title: str, content: str, note: str = "") -> str:
-    below = f"<p class='note'>{note}</p>" if note else ""
-    return f"<section><h2>{escape(title)}</h2>{content}{below}</section>"
+def _notices(findings: Findings) -> Iterator[str]:
+    """What is unfinished, what the run warned of, and what cannot be shown."""
+    if (done := len(findings.rounds)) < findings.num_planned:
+        yield f"The run is not finished: {done} of {findings.num_planned} rounds are shown."
+    for warning in findings.summary.warnings:
+        yield f"{warning.place}: {warning.text}"
+    yield from findings.evidence.missing
 
 
-def _drawing(svg: str, note: str) -> str:
-    return f"<section class='drawing'>{svg}<p class='note'>{note}</p></section>"
+def _summary_table(findings: Findings) -> str:
+    lines = findings.summary.lines
+    rows = [_summary_row(line, findings) for line in lines]
+    return table(COLUMNS, rows, name="Models of this run", marked=range(0, len(lines), 2))
 
 
-def _table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, css: str = "", num_words: int = 1
-) -> str:
-    """A table whose first columns are words, the others numbers; cells are escaped."""
-    kinds = ["w"] * num_words + ["n"] * (len(columns) - num_words)
-    head = "".join(
-        f"<th scope='col' class='{k}'>{escape(c)}</th>" for k, c in zip(kinds, columns, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td class='{k}'>{escape(c)}</td>" for k, c in zip(kinds, row, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f"<div class='wide'><table class='{css}'><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _summary_table(summary: Summary) -> str:
-    parent = summary.lines[0].costs
-    return _table(COLUMNS, [_summary_row(line, parent) for line in summary.lines], css="models")
-
-
-def _summary_row(line: SummaryLine, parent: Mapping[str, float]) -> list[str]:
+def _summary_row(line: SummaryLine, findings: Findings) -> list[str]:
+    parent, spread = findings.summary.lines[0], findings.evidence.spread(line.name)
+    above = f"{line.loss - parent.loss:+.4f}" if line is not parent else ""
     return [
         line.name,
         format_count(line.costs["params"]),
-        *(_share(line.costs[name], parent[name]) for name in SHARES),
+        *(share_of(line.costs[name], parent.costs[name]) for name in SHARES),
         format_bytes(line.costs["bytes_bf16"]),
-        f"{line.loss:.4f}",
-        f"{line.kl:.4f}",
-        f"{line.agreement:.1%}",
+        with_interval(f"{line.loss:.4f}", spread.loss),
+        with_interval(above, spread.loss_difference, form="{:+.4f}"),
+        with_interval(f"{line.kl:.4f}", spread.kl),
+        with_interval(share(line.agreement), spread.agreement, form="{:.1%}"),
         format_count(line.tokens) if line.tokens else "",
         format_seconds(line.seconds) if line.seconds else "",
     ]
 
 
-def _served(summary: Summary) -> str:
-    """Speeds that were asked for, predicted and measured; nothing where none was asked for."""
-    if not summary.serving:
-        return ""
-    lines = "".join(f"<li>{escape(line.told())}</li>" for line in summary.serving)
-    return _section("Served", f"<ul>{lines}</ul>", SERVED_NOTE)
+def with_interval(value: str, interval: Interval | None, form: str = "{:.4f}") -> str:
+    """A figure, and on a line of its own where its mean lies in 95 of 100 cases."""
+    if interval is None or not value:
+        return value
+    return f"{value}\n{form.format(interval.low)} … {form.format(interval.high)}"
 
 
-def _share(cost: float, of: float) -> str:
-    return f"{cost / of:.1%}" if of else "–"
+def share_of(cost: float, of: float) -> str:
+    """A cost as a share of the parent's."""
+    return share(cost / of if of else None)
+
+
+def _summary_note(findings: Findings) -> str:
+    text, spread = findings.evidence.text, findings.evidence.spreads
+    held_out = ""
+    if text is not None:
+        pieces = f" in {text.sequences:,} sequences" if text.sequences else ""
+        held_out = f"Held-out text: {text.tokens:,} tokens{pieces}. "
+    if spread and any(one.loss for one in spread.values()):
+        held_out += (
+            "Small: 95 % intervals, by bootstrap over these sequences; over parent: paired, on the "
+            "same sequences. "
+        )
+    return held_out + FOOTNOTE
+
+
+FOOTNOTE = (
+    "Trunk, active, routed (parameters of the routed experts that one token uses) and state (of "
+    "the Mamba blocks, per sequence): share of the parent. Loss, and KL from the parent, in nats "
+    "per held-out token; agree: share of tokens with the parent’s greedy prediction; time: of the "
+    "cut, then of the healing. <a href='summary.csv'>summary.csv</a> and "
+    "<a href='summary.json'>summary.json</a> hold all figures."
+)
 
 
 def _tiles(findings: Findings) -> str:
     """The last child in a few large numbers."""
     lines = findings.summary.lines
     parent, child = lines[0], lines[-1]
+    spread = findings.evidence.spread(child.name)
 
-    def share(cost: str) -> str:
-        return _share(child.costs[cost], parent.costs[cost])
+    def of_parent(cost: str) -> str:
+        return share_of(child.costs[cost], parent.costs[cost])
 
     sizes = f"{format_count(parent.costs['params'])} → {format_count(child.costs['params'])}"
-    tiles = [
-        ("parameters", share("params"), sizes),
-        ("routed capacity", share("active_routed_params"), "per token"),
-        ("Mamba state", share("state_bytes"), "per sequence"),
-        ("same greedy token", f"{child.agreement:.1%}", "as the parent"),
-        ("KL to the parent", f"{child.kl:.3f}", "nats per held-out token"),
-        ("loss", f"{child.loss:.3f}", f"nats, parent {parent.loss:.3f}"),
-    ]
-    return (
-        "<dl class='tiles'>"
-        + "".join(
-            f"<div><dt>{escape(what)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
-            for what, value, more in tiles
-        )
-        + "</dl>"
+    return tiles(
+        [
+            ("parameters", of_parent("params"), sizes),
+            ("routed capacity", of_parent("active_routed_params"), "per token, of the parent’s"),
+            ("Mamba state", of_parent("state_bytes"), "per sequence, of the parent’s"),
+            ("same greedy token", share(child.agreement), "as the parent"),
+            ("KL to the parent", f"{child.kl:.4f}", _kl_words(spread)),
+            ("loss", f"{child.loss:.4f}", f"nats, parent {parent.loss:.4f}"),
+        ]
     )
 
 
+def _kl_words(spread: Spread) -> str:
+    if spread.kl is None:
+        return "nats per held-out token"
+    return f"nats per token, {spread.kl.low:.4f} … {spread.kl.high:.4f}"
+
+
+def _samples(samples: Sequence[Sample]) -> str:
+    parts = []
+    for i, one in enumerate(samples, start=1):
+        parts.append(f"<h3>Prompt {i}</h3><p class='prompt'>{escape(one.prompt)}</p>")
+        said = {"parent": one.parent, "child": one.child}
+        for name, words in said.items():
+            equal = ", word for word the same" if one.is_equal and name == "child" else ""
+            parts.append(
+                f"<blockquote><cite>{name}{equal}</cite><p>{escape(words)}</p></blockquote>"
+            )
+    return f"<div class='samples'>{''.join(parts)}</div>"
+
+
 def _rounds_table(rounds: Sequence[RoundFindings]) -> str:
-    columns = ("round", "budget", "search", "variants", "whole choices", "healing tokens")
-    return _table(columns, [_round_row(r) for r in rounds], num_words=3)
+    columns = (
+        "round",
+        "budget",
+        "search",
+        "searched",
+        "equal",
+        "variants",
+        "whole choices",
+        "healing tokens",
+    )
+    return table(columns, [_round_row(r) for r in rounds], name="Rounds of this run", num_words=3)
 
 
 def _round_row(round_: RoundFindings) -> list[str]:
@@ -219,9 +255,11 @@ def _round_row(round_: RoundFindings) -> list[str]:
         str(round_.number),
         budget or "none",
         round_.status + gap,
+        number(round_.measured("chosen")),
+        number(round_.measured("uniform")),
         str(len(round_.scores)),
         agreement(round_),
-        f"{round_.evaluations[-1].tokens:,}, best at {round_.kept_tokens:,}",
+        f"{round_.evaluations[-1].tokens:,}\nbest at {round_.kept_tokens:,}",
     ]
 
 
@@ -242,20 +280,26 @@ def _child(findings: Findings) -> str:
 
 
 def _making(findings: Findings) -> str:
-    peak = format_bytes(findings.summary.peak_bytes)
     versions = ", ".join(f"{name} {v}" for name, v in findings.versions.items())
-    facts = (
-        ("parent", findings.parent),
-        ("run folder", str(findings.summary.run)),
-        ("peak memory", f"{peak} resident, of the last process"),
-        ("versions", versions),
-    )
-    listed = "".join(f"<dt>{what}</dt><dd>{escape(value)}</dd>" for what, value in facts)
+    facts = {
+        "parent": findings.parent,
+        "run folder": str(findings.summary.run),
+        "peak memory": _peak(findings.summary),
+        "versions": versions,
+    }
+    listed_facts = "".join(f"<dt>{k}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
     recipe = f"<summary>Recipe, resolved</summary><pre>{escape(findings.recipe)}</pre>"
     return (
-        f"{_seconds_table(findings.rounds)}<dl class='facts'>{listed}</dl>"
+        f"{_seconds_table(findings.rounds)}<dl class='facts'>{listed_facts}</dl>"
         f"<details>{recipe}</details>"
     )
+
+
+def _peak(summary: Summary) -> str:
+    if not summary.peak_bytes:
+        return "not kept by the version of fretsaw that made this run"
+    place = max(summary.peaks, key=summary.peaks.__getitem__)
+    return f"{format_bytes(summary.peak_bytes)} resident, {place}"
 
 
 def _seconds_table(rounds: Sequence[RoundFindings]) -> str:
@@ -263,54 +307,8 @@ def _seconds_table(rounds: Sequence[RoundFindings]) -> str:
     columns = ("stage", *(f"round {r.number}" for r in rounds), "all")
     rows = [_seconds_row(stage, [r.seconds.get(stage, 0.0) for r in rounds]) for stage in stages]
     rows.append(_seconds_row("all", [sum(r.seconds.values()) for r in rounds]))
-    return _table(columns, rows, css="seconds")
+    return table(columns, rows, name="Time by stage", marked=[len(stages)])
 
 
 def _seconds_row(name: str, seconds: Sequence[float]) -> list[str]:
     return [name, *(format_seconds(s) for s in (*seconds, sum(seconds)))]
-
-
-def _variables(colours: Mapping[str, str]) -> str:
-    return "".join(f"--{name}:{value};" for name, value in colours.items())
-
-
-STYLE = f"""
-:root{{color-scheme:light dark;--back:#f5f6f8;{_variables(LIGHT)}}}
-@media(prefers-color-scheme:dark){{:root{{--back:#05080d;{_variables(DARK)}}}}}
-*{{box-sizing:border-box}}
-body{{margin:0;background:var(--back);color:var(--ink);font:15px/1.55 {FONT}}}
-main{{max-width:1040px;margin:0 auto;padding:40px 20px 64px}}
-header p{{margin:0;color:var(--muted)}}
-h1{{font-size:30px;line-height:1.2;margin:2px 0 20px;letter-spacing:-.01em}}
-h2{{font-size:18px;margin:0 0 14px}}
-section{{background:var(--paper);border:1px solid var(--grid);border-radius:10px;
-padding:22px 24px;margin:20px 0}}
-.drawing svg{{display:block;width:100%;height:auto}}
-.drawing{{padding:8px 8px 22px}} .drawing .note{{margin:4px 16px 0}}
-.note{{color:var(--muted);font-size:13px;margin:12px 0 0;max-width:80ch}}
-a{{color:var(--blue)}}
-.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:0}}
-.tiles div{{background:var(--paper);border:1px solid var(--grid);border-radius:10px;
-padding:12px 14px}}
-.tiles dt{{color:var(--muted);font-size:12.5px}}
-.tiles dd{{margin:0;font-size:24px;font-weight:600;line-height:1.3;
-font-variant-numeric:tabular-nums}}
-.tiles small{{display:block;font-size:12px;font-weight:400;color:var(--muted);line-height:1.35}}
-.wide{{overflow-x:auto}}
-table{{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}}
-th{{color:var(--muted);font-weight:500;font-size:12.5px}}
-th,td{{padding:6px 7px;border-bottom:1px solid var(--grid);white-space:nowrap}}
-.w{{text-align:left}} .n{{text-align:right}} th.w:first-child,td.w:first-child{{padding-left:0}}
-th.n:last-child,td.n:last-child{{padding-right:0}}
-tbody tr:last-child td{{border-bottom:0}}
-.models tbody tr:nth-child(2n+1) td,.seconds tbody tr:last-child td{{font-weight:600}}
-pre,code{{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:13px}}
-pre{{background:var(--back);border-radius:8px;padding:14px 16px;overflow-x:auto;margin:0}}
-code{{overflow-wrap:anywhere}}
-.facts{{display:grid;grid-template-columns:max-content 1fr;gap:4px 20px;margin:20px 0;
-font-size:13.5px}}
-.facts dt{{color:var(--muted)}} .facts dd{{margin:0;overflow-wrap:anywhere}}
-details summary{{cursor:pointer;margin-bottom:10px}}
-footer{{color:var(--muted);font-size:13px}}
-.js-plotly-plot .infolayer text{{fill:var(--ink)!important}}
-"""

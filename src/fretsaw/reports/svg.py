@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 
 Point = tuple[float, float]
@@ -35,10 +35,40 @@ DARK = {
 """Blue, orange, green: apart for every kind of colour vision, each readable on its paper."""
 
 WIDTH = 800
+GLYPH = 0.62
+"""Width of a character in sizes of the font, on the wide side."""
+
 DECADE_STEPS = (1, 2, 5)
 FEW_TICKS = 3
 SMALL = 1e-3
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """What a figure is drawn on.
+
+    Attributes:
+        width: Of the drawing; text is 10 to 12 units high on any.
+        has_heading: Whether it says itself what it is: in a page, the page does.
+    """
+
+    width: float = WIDTH
+    has_heading: bool = True
+
+    def heading(self, title: str, subtitle: str) -> str:
+        """Title and subtitle in the upper left corner, on a drawing that stands alone."""
+        return heading(title, subtitle) if self.has_heading else ""
+
+    @property
+    def top(self) -> float:
+        """Where the drawing begins below its heading."""
+        return 66 if self.has_heading else 8
+
+
+ALONE = Canvas()
+WIDE, NARROW = Canvas(WIDTH, has_heading=False), Canvas(350, has_heading=False)
+"""Both forms of a figure in a page: its style sheet shows the one that suits the screen."""
 
 
 def _rules(colours: dict[str, str]) -> str:
@@ -56,16 +86,27 @@ STYLE = (
 """Classes instead of variables: drawing programs that know no media query show the light form."""
 
 
-def document(height: float, body: Iterable[str], *, title: str, description: str) -> str:
-    """A whole drawing, `WIDTH` wide, on its own paper."""
-    size = f'viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}"'
-    name = f'role="img" aria-label={quoteattr(title)}'
+def document(
+    height: float, body: Iterable[str], *, title: str, description: str, canvas: Canvas = ALONE
+) -> str:
+    """A whole drawing on its own paper.
+
+    Args:
+        height: Of the drawing.
+        body: What is drawn.
+        title: What it shows, for who cannot see it.
+        description: Its message, for the same reader.
+        canvas: What it is drawn on.
+    """
+    width = canvas.width
+    size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+    name = f'role="img" aria-label={quoteattr(f"{title}. {description}")}'
+    style = f"<style>{STYLE}</style>" if canvas.has_heading else ""
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="fs" {size} {name}>',
-            f"<desc>{escape(description)}</desc>",
-            f"<style>{STYLE}</style>",
-            f'<rect class="fs-paper" width="{WIDTH}" height="{height:g}" rx="6"/>',
+            style,
+            f'<rect class="fs-paper" width="{width:g}" height="{height:g}" rx="6"/>',
             *body,
             "</svg>\n",
         )
@@ -97,6 +138,49 @@ def text(
     )
 
 
+def width_of(content: str, size: float = 11) -> float:
+    """About how wide a line of text is."""
+    return GLYPH * size * len(content)
+
+
+@dataclass
+class Labels:
+    """Numbers beside marks, where there is room: none covers another or leaves its stretch.
+
+    Attributes:
+        left: Where the stretch begins.
+        right: Where it ends.
+        taken: Left, top, right and bottom of what is written already.
+    """
+
+    left: float
+    right: float
+    taken: list[tuple[float, float, float, float]] = field(default_factory=list)
+
+    def place(
+        self, at: Point, content: str, *, size: float = 11, weight: int = 400
+    ) -> Iterator[str]:
+        """The text beside a point, above it if it can be; nothing if all is full."""
+        width, (x, y) = width_of(content, size), at
+        middle = x - width / 2
+        starts = ((middle, y - 10), (x + 3, y - 8), (x - width - 3, y - 8), (middle, y + 18))
+        for left, base in (*starts, (x + 3, y + 16), (x - width - 3, y + 16)):
+            box = (left - 2, base - size, left + width + 2, base + 3)
+            if box[0] < self.left or box[2] > self.right or any(map(_covers, self._pairs(box))):
+                continue
+            self.taken.append(box)
+            yield text((left, base), content, size=size, css="fs-ink", weight=weight)
+            return
+
+    def _pairs(self, box: tuple[float, float, float, float]) -> Iterator[tuple[float, ...]]:
+        return ((*box, *other) for other in self.taken)
+
+
+def _covers(pair: Sequence[float]) -> bool:
+    left, top, right, bottom, *other = pair
+    return left < other[2] and other[0] < right and top < other[3] and other[1] < bottom
+
+
 def line(start: Point, end: Point, *, css: str = "fs-grid-line", extra: str = "") -> str:
     """A straight line."""
     return (
@@ -112,7 +196,7 @@ def polyline(points: Sequence[Point], *, css: str, extra: str = 'stroke-width="2
 
 
 def marker(at: Point, *, shape: str, css: str, size: float = 4.5, tip: str = "") -> str:
-    """A mark: ``circle``, ``ring``, ``diamond`` or ``star``; `tip` shows on hovering."""
+    """A mark: ``circle``, ``ring``, ``square``, ``diamond`` or ``star``; `tip` says what it is."""
     inner = f"<title>{escape(tip)}</title>" if tip else ""
     x, y = at
     if shape == "circle":
@@ -127,13 +211,52 @@ def marker(at: Point, *, shape: str, css: str, size: float = 4.5, tip: str = "")
 
 
 def _corners(shape: str, size: float) -> list[Point]:
-    num = 4 if shape == "diamond" else 10
-    radii = (1.25, 1.25) if shape == "diamond" else (1.7, 0.75)
-    angles = [2 * math.pi * i / num - math.pi / 2 for i in range(num)]
+    num = 10 if shape == "star" else 4
+    radii = (1.7, 0.75) if shape == "star" else (1.25, 1.25)
+    turn = math.pi / 4 if shape == "square" else 0.0
+    angles = [2 * math.pi * i / num - math.pi / 2 + turn for i in range(num)]
     return [
         (size * radii[i % 2] * math.cos(a), size * radii[i % 2] * math.sin(a))
         for i, a in enumerate(angles)
     ]
+
+
+@dataclass(frozen=True)
+class Sign:
+    """An entry of a legend: a mark, or a line where `shape` is ``line``.
+
+    Attributes:
+        words: What it stands for.
+        shape: As `marker`.
+        css: Colour class.
+        extra: Attributes of a line.
+    """
+
+    words: str
+    shape: str
+    css: str
+    extra: str = 'stroke-width="2"'
+
+
+def legend(signs: Iterable[Sign], *, top: float, left: float, right: float) -> tuple[str, float]:
+    """Entries side by side, in as many lines as they need.
+
+    Returns:
+        The drawing, and where it ends.
+    """
+    x, y, drawn = left, top + 8, []
+    for sign in signs:
+        room = 22 if sign.shape == "line" else 12
+        wide = room + 6 + width_of(sign.words)
+        if x > left and x + wide > right:
+            x, y = left, y + 20
+        if sign.shape == "line":
+            drawn.append(line((x, y), (x + room, y), css=f"{sign.css}-line", extra=sign.extra))
+        else:
+            drawn.append(marker((x + 6, y), shape=sign.shape, css=sign.css, size=4))
+        drawn.append(text((x + room + 6, y + 4), sign.words))
+        x += wide + 14
+    return "\n".join(drawn), y + 12
 
 
 @dataclass(frozen=True)
@@ -188,3 +311,8 @@ def number(value: float | None) -> str:
         return mantissa
     power = "10" + str(int(exponent)).translate(SUPERSCRIPTS)
     return power if mantissa == "1" else f"{mantissa}·{power}"
+
+
+def share(value: float | None) -> str:
+    """A part of a whole: ``12.5%``, never 12 % for an eighth; a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:.1%}"

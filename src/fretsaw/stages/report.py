@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fretsaw.checkpoint.assets import has_tokenizer
-from fretsaw.checkpoint.reader import Checkpoint, read_config
+from fretsaw.checkpoint.reader import read_config
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
+from fretsaw.errors import RunError
+from fretsaw.recipe import load_recipe
+from fretsaw.reports.comparison import (
+    COMPARISON,
+    ComparedRun,
+    Report,
+    comparison_page,
+    unique_names,
+)
 from fretsaw.reports.figures import additivity_svg, healing_svg
 from fretsaw.reports.findings import (
     Evaluation,
@@ -25,16 +36,20 @@ from fretsaw.reports.findings import (
 from fretsaw.reports.heatmap import choice_svg
 from fretsaw.reports.page import report_page, summary_csv
 from fretsaw.reports.summary import Summary
-from fretsaw.stages.manifest import read_manifest
-from fretsaw.stages.run import Run, RunRound, word_of
+from fretsaw.stages.describe import read_shape
+from fretsaw.stages.evidence import collect_evidence
+from fretsaw.stages.manifest import MANIFEST, read_manifest
+from fretsaw.stages.progress import Reporter
+from fretsaw.stages.run import MARKER, Run, RunRound, word_of
 from fretsaw.stages.score import SCORES
 from fretsaw.stages.search import ADDITIVITY, read_choice
-from fretsaw.stages.summary import read_result
+from fretsaw.stages.summary import read_result, summarize
 
 REPORT = "report"
+PAGE = "index.html"
 
 
-def write_report(run: Run, summary: Summary) -> Path:
+def write_report(run: Run, summary: Summary, *, num_planned: int | None = None) -> Findings:
     """Write ``RUN/report``: ``index.html``, three SVG figures, the summary as JSON and CSV.
 
     Each file is written aside and renamed over its own earlier version.
@@ -42,40 +57,46 @@ def write_report(run: Run, summary: Summary) -> Path:
     Args:
         run: All its rounds are finished.
         summary: Of this run.
+        num_planned: Rounds of its recipe, if those of `run` are fewer.
 
     Returns:
-        The page.
+        What the page shows.
 
     Raises:
         RunError: a stage is missing, or its table is damaged.
     """
-    findings = collect_findings(run, summary)
-    choice = choice_svg(findings.blocks, num_rounds=len(findings.rounds))
+    findings = collect_findings(run, summary, num_planned=num_planned)
+    rounds = findings.rounds
     folder = run.folder / REPORT
     folder.mkdir(exist_ok=True)
     contents = {
-        "choice.svg": choice,
-        "healing.svg": healing_svg(findings.rounds, parent_loss=findings.parent_loss),
-        "additivity.svg": additivity_svg(findings.rounds),
-        "summary.json": json.dumps(summary.to_json(), indent=1) + "\n",
+        "choice.svg": choice_svg(findings.blocks, num_rounds=len(rounds)),
+        "healing.svg": healing_svg(rounds, parent_loss=findings.parent_loss),
+        "additivity.svg": additivity_svg(rounds),
+        "summary.json": json.dumps(findings.to_json(), indent=1) + "\n",
         "summary.csv": summary_csv(summary),
-        "index.html": report_page(findings, choice=choice),
+        PAGE: report_page(findings),
     }
     for name, content in contents.items():
-        aside = folder / f"{name}.new"
-        aside.write_text(content, encoding="utf-8")
-        aside.replace(folder / name)
-    return folder / "index.html"
+        write_whole(folder / name, content)
+    return findings
 
 
-def collect_findings(run: Run, summary: Summary) -> Findings:
-    """What a finished run has to show, from its stage folders.
+def write_whole(file: Path, content: str) -> None:
+    """Write a file aside, then rename it: a reader never meets half of it."""
+    aside = file.with_name(file.name + ".new")
+    aside.write_text(content, encoding="utf-8")
+    aside.replace(file)
+
+
+def collect_findings(run: Run, summary: Summary, *, num_planned: int | None = None) -> Findings:
+    """What a run has to show, from its stage folders.
 
     Raises:
         RunError: a stage is missing, or its table is damaged.
     """
-    original = Checkpoint(run.parent).shape
     rounds = list(run.rounds())
+    original = read_shape(rounds[0].result("00-describe"))
     choices = [read_choice(round_.result("06-search")) for round_ in rounds]
     states = trace_blocks(original, choices)
     last = read_manifest(rounds[-1].result("08-distill"))
@@ -92,6 +113,8 @@ def collect_findings(run: Run, summary: Summary) -> Findings:
         has_tokenizer=has_tokenizer(summary.child),
         versions=last["versions"],
         finished=last["finished"],
+        num_planned=num_planned or len(rounds),
+        evidence=collect_evidence(run, summary, shape=original),
     )
 
 
@@ -140,3 +163,87 @@ def _evaluation(row: Mapping[str, Any]) -> Evaluation:
 def _seconds(round_: RunRound) -> dict[str, float]:
     """Time of each finished stage by its word, in the order of the walk."""
     return {word_of(f.name): float(read_manifest(f)["seconds"]) for f in round_.finished()}
+
+
+def report(folders: Sequence[Path], *, out: Path | None = None) -> Report:
+    """Write the page of a run anew, or one page that compares several; no stage is run.
+
+    Args:
+        folders: Run folders; a run that is still going on is shown as far as it is.
+        out: The comparison's file; ``comparison.html`` beside the first run by default. Of a single
+            run the page is ``RUN/report/index.html``.
+
+    Raises:
+        RunError: no run, a run without a finished round, a damaged table, or a name that is taken.
+        RecipeError: a run's recipe cannot be read.
+    """
+    runs = [_read_run(folder) for folder in folders]
+    if len(runs) == 1:
+        return _report_one(runs[0], out)
+    if not runs:
+        raise RunError("no run was given", "give the folder of a run, or of several to compare")
+    page = _comparison_file(out or runs[0].folder.with_name("comparison.html"))
+    found = tuple(_findings_of(run) for run in runs)
+    names = unique_names([one.summary.run for one in found])
+    digests = [stage_inputs(run)["parent"] for run in runs]
+    compared = tuple(
+        ComparedRun(name, findings, digest)
+        for name, findings, digest in zip(names, found, digests, strict=True)
+    )
+    write_whole(page, comparison_page(compared))
+    return Report(page, compared)
+
+
+def _report_one(run: Run, out: Path | None) -> Report:
+    if out is not None:
+        raise RunError(
+            "--out is for a comparison of several runs; one run was given",
+            f"leave it out: the page is {run.folder / REPORT / PAGE}",
+        )
+    done = _done(run)
+    findings = write_report(done, summarize(done), num_planned=len(run.recipe.rounds))
+    page = run.folder / REPORT / PAGE
+    return Report(page, (ComparedRun(run.folder.name, findings, stage_inputs(run)["parent"]),))
+
+
+def _findings_of(run: Run) -> Findings:
+    done = _done(run)
+    return collect_findings(done, summarize(done), num_planned=len(run.recipe.rounds))
+
+
+def _read_run(folder: Path) -> Run:
+    if not (folder / MARKER).is_file():
+        what = "is no fretsaw run" if folder.is_dir() else "is no folder"
+        raise RunError(f"{folder} {what}", "give the folder that `fretsaw compress --out` wrote")
+    return Run(folder.resolve(), load_recipe(folder / MARKER), Reporter(is_quiet=True))
+
+
+def _done(run: Run) -> Run:
+    """The run as far as its rounds are finished."""
+    finished = list(itertools.takewhile(_is_healed, run.rounds()))
+    if not finished:
+        raise RunError(
+            f"no round of {run.folder} is finished yet",
+            "run `fretsaw compress` with its recipe: it goes on where it stopped",
+        )
+    rounds = run.recipe.rounds[: len(finished)]
+    return replace(run, recipe=run.recipe.model_copy(update={"rounds": rounds}))
+
+
+def _is_healed(round_: RunRound) -> bool:
+    return (round_.folder / "08-distill" / MANIFEST).is_file()
+
+
+def stage_inputs(run: Run) -> Mapping[str, Any]:
+    """What the first healing of a run was made from: fingerprints of parent and text among it."""
+    inputs: Mapping[str, Any] = read_manifest(run.round(1).result("08-distill"))["inputs"]
+    return inputs
+
+
+def _comparison_file(file: Path) -> Path:
+    """Checked: nothing but an earlier page is overwritten."""
+    if file.is_dir() or not file.parent.is_dir():
+        raise RunError(f"{file} cannot be written", "give --out a file in a folder that exists")
+    if file.is_file() and COMPARISON not in file.read_text(encoding="utf-8", errors="replace"):
+        raise RunError(f"{file} is no comparison of runs", "give --out another name")
+    return file

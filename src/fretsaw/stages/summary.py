@@ -9,8 +9,10 @@ from typing import Any
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.pricing.memory import model_costs
 from fretsaw.reports.summary import RunWarning, Summary, SummaryLine
+from fretsaw.stages.build import CHILD
+from fretsaw.stages.describe import read_shape
 from fretsaw.stages.distill import RESULT
-from fretsaw.stages.manifest import CHILD, read_manifest
+from fretsaw.stages.manifest import read_manifest
 from fretsaw.stages.run import CHECK, Run, RunRound, word_of
 from fretsaw.stages.speedup import read_speedups
 
@@ -27,7 +29,7 @@ STAGES = (
 
 def summarize(run: Run) -> Summary:
     """Collect what the stages of a finished run have measured."""
-    parent_costs = model_costs(Checkpoint(run.parent).shape)
+    parent_costs = model_costs(read_shape(run.round(1).result("00-describe")))
     lines: list[SummaryLine] = []
     child = run.parent
     for round_ in run.rounds():

@@ -11,9 +11,9 @@ import pytest
 
 from fretsaw.core.shape import Block
 from fretsaw.reports.figures import additivity_svg, healing_svg
-from fretsaw.reports.findings import BlockForm, SwappedModel, healing_axis
-from fretsaw.reports.heatmap import choice_svg
-from fretsaw.reports.svg import WIDTH, Scale, number
+from fretsaw.reports.findings import BlockForm, Evaluation, SwappedModel, healing_axis
+from fretsaw.reports.heatmap import choice_svg, depth
+from fretsaw.reports.svg import ALONE, DARK, LIGHT, NARROW, WIDE, WIDTH, Scale, number, share
 from tests.unit.reports.example import BLOCKS, MOE, ROUNDS, STATES
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -51,10 +51,10 @@ def test_blocks_are_traced_to_the_original_parent() -> None:
     assert [form.index for form in BLOCKS if form.is_gone] == [1]
 
 
-def test_choice_shows_numbers_and_shares() -> None:
+def test_u23_choice_shows_numbers_and_shares_in_full() -> None:
     svg = choice_svg(BLOCKS, num_rounds=2)
     shown = texts(svg)
-    for label in ("24", "96", "64", "4", "2", "38%", "12%", "expert width", "Mamba state"):
+    for label in ("24", "96", "64", "4", "2", "37.5", "12.5", "expert width", "Mamba state"):
         assert label in shown
     assert [t for t in shown if t in set("ME*-")][:6] == ["M", "E", "E", "*", "E", "-"]
     assert "block 0, Mamba state: 24 of 32 (75.0%)" in tips(svg)
@@ -66,7 +66,7 @@ def test_choice_shows_numbers_and_shares() -> None:
 def test_choice_counts_blocks_that_are_gone_in_the_average() -> None:
     shown = texts(choice_svg(BLOCKS, num_rounds=2))
     width = shown[shown.index("expert width") + 1]
-    assert width == f"{(0 + 96 + 64) / (3 * 128):.0%} kept on average"
+    assert width == f"{(0 + 96 + 64) / (3 * 128):.1%} kept on average"
 
 
 def test_choice_leaves_out_rows_that_no_block_has() -> None:
@@ -94,6 +94,27 @@ def test_healing_shows_cut_and_kept_values() -> None:
     assert "KL to the parent, nats per token" in shown
     assert "round 2, 60,000 tokens: 0.1777" in tips(svg)
     assert_inside(svg)
+
+
+def test_u23_training_kl_stays_in_its_plot() -> None:
+    wild = replace(ROUNDS[0], evaluations=(Evaluation(0, 2.7, 0.4), Evaluation(9, 2.5, 0.2, 7.5)))
+    wild = replace(wild, kept_tokens=9)
+    for canvas in (ALONE, WIDE, NARROW):
+        svg = healing_svg([wild, ROUNDS[1]], parent_loss=2.3102, canvas=canvas)
+        drawn = list(parsed(svg).iter(f"{NS}polyline"))
+        trained = [line for line in drawn if "fs-muted-line" in line.get("class", "")]
+        assert trained
+        panel = [float(t.get("y", "")) for t in parsed(svg).iter(f"{NS}text") if t.text == "0"]
+        titles = [
+            t for t in parsed(svg).iter(f"{NS}text") if t.text == "KL to the parent, nats per token"
+        ]
+        top, bottom = float(titles[0].get("y", "")), panel[0]
+        for line in trained:
+            for point in line.get("points", "").split():
+                x, y = map(float, point.split(","))
+                assert 0 < x < canvas.width
+                assert top < y < bottom
+        assert "in training" in texts(svg)
 
 
 def test_healing_puts_rounds_one_after_the_other() -> None:
@@ -156,3 +177,41 @@ def test_scales_place_values_and_round_ticks() -> None:
 )
 def test_numbers_are_short(value: float | None, shown: str) -> None:
     assert number(value) == shown
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def mixed(front: str, back: str, opacity: float) -> str:
+    pairs = [(int(front[i : i + 2], 16), int(back[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(f * opacity + b * (1 - opacity)):02x}" for f, b in pairs)
+
+
+@pytest.mark.parametrize(("colours", "back"), [(LIGHT, "#f5f6f8"), (DARK, "#05080d")])
+def test_u23_words_stand_out_from_what_is_behind_them(colours: dict[str, str], back: str) -> None:
+    for words in ("ink", "muted", "blue"):
+        for behind in (colours["paper"], back):
+            assert contrast(colours[words], behind) >= 4.5
+    for kept in (0.0, 0.25, 0.5, 0.999):
+        cell = mixed(colours["blue"], colours["paper"], depth(kept))
+        assert contrast(colours["ink"], cell) >= 4.5
+    untouched = mixed(colours["blue"], colours["paper"], depth(1.0))
+    assert contrast(colours["muted"], untouched) >= 4.5
+    for mark in ("blue", "orange", "green", "muted"):
+        assert contrast(colours[mark], colours["paper"]) >= 3
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.125, "12.5%"), (1.0, "100.0%"), (0.0004, "0.0%"), (None, "–"), (math.nan, "–")],
+)
+def test_u23_an_eighth_is_12_5_percent(value: float | None, shown: str) -> None:
+    assert share(value) == shown
