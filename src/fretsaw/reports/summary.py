@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fretsaw.core.units import format_bytes, format_count
 from fretsaw.reports.shown import Shown
+from fretsaw.train.found import FoundText
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Summary(Shown):
         peaks: Largest resident memory of a process, bytes, by stage: ``check``, ``round 1 score``.
         serving: Demands of the last round.
         warnings: All that were given, those of stages that were done before included.
+        text: What was found of each split of the text.
     """
 
     lines: tuple[SummaryLine, ...]
@@ -92,6 +94,7 @@ class Summary(Shown):
     peaks: Mapping[str, int]
     serving: tuple[ServingLine, ...] = ()
     warnings: tuple[RunWarning, ...] = ()
+    text: tuple[FoundText, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -119,6 +122,7 @@ class Summary(Shown):
             "models": lines,
             "serving": [vars(line) for line in self.serving],
             "warnings": [vars(warning) for warning in self.warnings],
+            "text": [text.to_json() for text in self.text],
         }
 
 

@@ -15,6 +15,7 @@ from fretsaw.stages.distill import RESULT
 from fretsaw.stages.manifest import read_manifest
 from fretsaw.stages.run import CHECK, Run, RunRound, word_of
 from fretsaw.stages.speedup import read_speedups
+from fretsaw.train.found import FoundText, by_split
 
 STAGES = (
     "00-describe",
@@ -63,6 +64,11 @@ def summarize(run: Run) -> Summary:
             RunWarning(place, text)
             for place, account in accounts.items()
             for text in account.get("warnings", ())
+        ),
+        text=by_split(
+            FoundText.from_json(found)
+            for account in accounts.values()
+            for found in account.get("texts", {}).values()
         ),
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Outcome = Literal["repaired", "skipped", "noted"]
+
+OUTCOMES = ("repaired", "skipped", "noted", "ignored")
 
 NAMED_FILES = 20
 """So many files are named where a text is described; all of them are counted."""
@@ -125,6 +127,13 @@ class FoundText:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FoundText:
+        """What `to_json` gave."""
+        counts = {name: tuple(Counted(**one) for one in data[name]) for name in OUTCOMES}
+        kinds = tuple((kind, number) for kind, number in data["kinds"])
+        return cls(**{**data, **counts, "kinds": kinds, "files": tuple(data["files"])})
 
 
 def by_split(texts: Iterable[FoundText]) -> tuple[FoundText, ...]:

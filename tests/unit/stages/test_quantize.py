@@ -221,7 +221,8 @@ def test_healed_under_rounding_it_is_nearer_to_its_teacher(folder: Path, tmp_pat
     for name, chosen in (("plain", plain), ("healed", healing)):
         quantize(folder / "even", out=tmp_path / name, options=chosen, reporter=QUIET)
     teacher = load_model(Checkpoint(folder / "even"))
-    ids = stage._ids(Checkpoint(folder / "even"), replace(plain, sequences=16, seed=7))
+    other = replace(plain, sequences=16, seed=7)
+    ids = stage._ids(Checkpoint(folder / "even"), other, reporter=QUIET)
     found = {}
     for name in ("plain", "healed"):
         with fake_quantized(Checkpoint(tmp_path / name)) as model:
