@@ -144,7 +144,7 @@ class RowReader:
             DataError: a column holds something else than it should.
         """
         if missing := [name for name in self.form.main if name not in row]:
-            self.tally.count("skipped", f"rows without {missing[0]!r}", where=where)
+            self.tally.count("skipped", f"no column {missing[0]!r} in the row", where=where)
             return None
         text: str | None
         if self.form.kind == "text":
@@ -155,7 +155,7 @@ class RowReader:
             text = self._conversation(row, where=where)
         if not text:
             if text is not None:
-                self.tally.count("skipped", "rows without text", where=where)
+                self.tally.count("skipped", "no text in the row", where=where)
             return None
         return whole(text, self.tally, where=where)
 
@@ -174,7 +174,7 @@ class RowReader:
         if isinstance(tools, str):
             tools = _from_json(tools)
         if any(not _is_text(message) for message in messages):
-            self.tally.count("skipped", "conversations with images or sound", where=where)
+            self.tally.count("skipped", "a conversation with images or sound", where=where)
             return None
         messages = [message | {"content": _joined(message["content"])} for message in messages]
         if not any(m["content"] or m.get("tool_calls") for m in messages):
@@ -182,7 +182,7 @@ class RowReader:
         if self.tokenizer is None or not self.tokenizer.chat_template:
             self.tally.count(
                 "noted",
-                "conversations written plainly (role: content): the tokenizer has no chat template",
+                "a conversation written as role: content, since the tokenizer has no chat template",
                 where=where,
             )
             return _plainly(messages, tools)
@@ -194,15 +194,15 @@ class RowReader:
             text = str(self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
         except (TemplateError, ValueError, TypeError, KeyError, AttributeError) as error:
             why = str(error).split("\n", 1)[0]
-            what = f"conversations that the chat template refuses ({why})"
+            what = f"a conversation that the chat template refuses ({why})"
             self.tally.count("skipped", what, where=where)
             return None
         system = [m["content"].strip() for m in messages if m["role"] == "system"]
         if any(content not in text for content in system):
-            what = "conversations whose system message the chat template leaves out"
+            what = "a conversation whose system message the chat template leaves out"
             self.tally.count("noted", what, where=where)
         if any(name not in text for name in _tool_names(tools)):
-            what = "conversations whose tools the chat template leaves out"
+            what = "a conversation whose tools the chat template leaves out"
             self.tally.count("noted", what, where=where)
         return text
 

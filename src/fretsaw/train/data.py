@@ -131,7 +131,7 @@ class TextSource:
         except DataError:
             if reader is not None or not self._may_be_prose(file):
                 raise
-            self.tally.count("skipped", "JSON files that hold no rows of text", where=file.name)
+            self.tally.count("skipped", "JSON that holds no rows of text", where=file.name)
 
     def _may_be_prose(self, file: TextFile) -> bool:
         """Whether a file is one of those that lie among programs, such as a package.json."""

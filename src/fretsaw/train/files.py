@@ -177,17 +177,17 @@ def _walk(folder: Path, known: set[tuple[int, int]]) -> Iterator[tuple[Path, str
         try:
             found = path.stat()
         except OSError:  # nothing is there, or the link leads back to itself
-            yield path, "links that lead nowhere"
+            yield path, "a link that leads nowhere"
             continue
         if stat.S_ISDIR(found.st_mode):
             identity = (found.st_dev, found.st_ino)
             if identity in known:
-                yield path, "links to folders that are read, or lie above"
+                yield path, "a link to a folder that is read already, or lies above"
                 continue
             known.add(identity)
             yield from _walk(path, known)
         else:
-            yield path, "" if stat.S_ISREG(found.st_mode) else "pipes and devices"
+            yield path, "" if stat.S_ISREG(found.st_mode) else "a pipe or a device"
 
 
 def problem_of(file: TextFile) -> str:
@@ -197,40 +197,40 @@ def problem_of(file: TextFile) -> str:
         DataError: it cannot be opened.
     """
     if file.suffix in UNREAD:
-        return "tables and archives that are not read (CSV, zip and the like)"
+        return "a table or an archive (CSV, zip and the like)"
     if file.compression and file.kind in ("parquet", "arrow"):
-        return "compressed Parquet or Arrow files, which are read unpacked only"
+        return "compressed Parquet or Arrow, which is read unpacked only"
     head = file.head()
     if head.startswith(POINTERS):
-        return "pointers of Git LFS or git-annex, not the files themselves"
+        return "a pointer of Git LFS or git-annex, not the file itself"
     if file.kind in ("parquet", "arrow"):
         return _problem_of_binary(file, head)
     if found := next((what for mark, what in MAGIC if head.startswith(mark)), None):
-        return f"files that are {found}, unlike their names"
+        return f"{found}, but its name says otherwise"
     if head.startswith(COMPRESSED):
-        return "compressed files whose names do not say so"
+        return "compressed, but its name does not say so"
     return _problem_of_text(file, head)
 
 
 def _problem_of_binary(file: TextFile, head: bytes) -> str:
     if file.kind == "parquet":
-        return "" if head.startswith(b"PAR1") else "files named Parquet that are not"
+        return "" if head.startswith(b"PAR1") else "named Parquet, but it is none"
     is_arrow = head.startswith((b"ARROW1", b"\xff\xff\xff\xff"))
-    return "" if is_arrow else "files named Arrow that are not"
+    return "" if is_arrow else "named Arrow, but it is none"
 
 
 def _problem_of_text(file: TextFile, head: bytes) -> str:
     encoding = next((name for mark, name in BOMS if head.startswith(mark)), "utf-8")
     if encoding == "utf-8" and b"\0" in head:
-        return "binary files, or UTF-16 without a byte order mark"
+        return "binary, or UTF-16 without a byte order mark"
     if encoding == "utf-8" and not file.is_sure and not _is_utf8(head):
-        return "files that are not UTF-8 text"
+        return "not UTF-8 text"
     text = head.decode(encoding, "replace").lstrip("\ufeff").lstrip()
     if file.kind == "json":
         is_json = not text or text[0] in "{["
-        return "" if is_json else "files named JSON that begin with neither { nor ["
+        return "" if is_json else "named JSON, but it begins with neither { nor ["
     is_json = _is_json_lines(text, is_sure=file.is_sure)
-    return "files of JSON lines that are not named so (.jsonl)" if is_json else ""
+    return "JSON lines, but its name does not say so (.jsonl)" if is_json else ""
 
 
 def _is_utf8(head: bytes) -> bool:

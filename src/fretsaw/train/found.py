@@ -19,7 +19,7 @@ class Counted:
     """How often something was met, and where first.
 
     Attributes:
-        what: In words, such as ``rows without text``.
+        what: In words, such as ``no text in the row``.
         count: How often.
         first: File, and line or row.
     """
@@ -29,8 +29,9 @@ class Counted:
     first: str
 
     def __str__(self) -> str:
-        """Such as ``3 rows without text (first: a.jsonl:7)``."""
-        return f"{self.count:,} {self.what} (first: {self.first})"
+        """Such as ``no text in the row (3 times, first a.jsonl:7)``."""
+        times = f"{self.count:,} times, first" if self.count > 1 else "once:"
+        return f"{self.what} ({times} {self.first})"
 
 
 @dataclass
@@ -118,7 +119,7 @@ class FoundText:
         """What should not be missed, a sentence each."""
         spoken = {"repaired": self.repaired, "skipped": self.skipped, "ignored": self.ignored}
         lines = [
-            f"text of {self.split}: {outcome}: {', '.join(map(str, counts))}"
+            f"text of {self.split}, {outcome}: {', '.join(map(str, counts))}"
             for outcome, counts in spoken.items()
             if counts
         ]

@@ -26,8 +26,8 @@ FILE_PIECE_CHARS = 1_000_000
 BATCH_ROWS = 256
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-BAD_BYTES = "bytes replaced that are not UTF-8"
-BAD_CHARACTERS = "halves of surrogate pairs replaced"
+BAD_BYTES = "a byte that is not UTF-8, replaced"
+BAD_CHARACTERS = "half a surrogate pair, replaced"
 
 
 def read_plain(file: TextFile, tally: Tally) -> Iterator[str]:

@@ -208,7 +208,7 @@ def _kept(
             kept.append(file)
     for file in folder.files:
         if is_own and file.name not in known and file.stem not in ABOUT:
-            ignored.count("skipped", "files named for no split", where=file.name)
+            ignored.count("skipped", "named for no split", where=file.name)
     reasons = ignored.counted("skipped")
     if not kept:
         raise DataError(
@@ -255,9 +255,9 @@ def refusal(file: TextFile, problem: str) -> DataError:
 
 
 def _remedy(problem: str, file: TextFile) -> str:
-    if "pointers" in problem:
-        return "fetch the files: git lfs pull, or git annex get"
-    if "tables" in problem or "compressed" in problem:
+    if "pointer" in problem:
+        return "fetch the file: git lfs pull, or git annex get"
+    if "table" in problem or "read unpacked" in problem:
         return "unpack it, or convert it to JSONL or Parquet"
     if "UTF" in problem:
         return f"convert it, e.g. iconv -f LATIN1 -t UTF-8 {file.path.name}"

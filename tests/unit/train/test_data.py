@@ -149,7 +149,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"bad\.jsonl:2 is no whole JSON value"):
         list(load_split(tmp_path / "bad.jsonl", "train"))
     (tmp_path / "weights.bin").write_bytes(b"\0\1\2")
-    with pytest.raises(DataError, match=r"weights\.bin is not read: binary files"):
+    with pytest.raises(DataError, match=r"weights\.bin is not read: binary"):
         load_split(tmp_path / "weights.bin", "train")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no text"):

@@ -196,21 +196,21 @@ ROWS = b'{"text": "a"}\n{"text": "b"}\n'
 @pytest.mark.parametrize(
     ("name", "data", "why"),
     [
-        ("train.txt", ROWS, "files of JSON lines that are not named so"),
-        ("train.txt", ROWS[:14], "files of JSON lines that are not named so"),
-        ("train.data", ROWS, "files of JSON lines that are not named so"),
-        ("train.txt", b'{"text": "' + b"x" * 100_000 + b'"}\n', "files of JSON lines"),
-        ("train.jsonl", b"PAR1\0\0", "files that are a Parquet file"),
-        ("train.jsonl", b"just words\n", "begin with neither { nor ["),
-        ("train.parquet", ROWS, "files named Parquet that are not"),
-        ("train.arrow", ROWS, "files named Arrow that are not"),
-        ("train.jsonl", LFS, "pointers of Git LFS"),
-        ("train.parquet", LFS, "pointers of Git LFS"),
-        ("train.txt", LFS, "pointers of Git LFS"),
-        ("train.jsonl", gzip.compress(ROWS), "compressed files whose names do not say so"),
-        ("train.txt", b"a\0b\0", "binary files, or UTF-16 without a byte order mark"),
-        ("train.csv", b"text\na\n", "tables and archives that are not read"),
-        ("train.zip", b"PK\3\4", "tables and archives that are not read"),
+        ("train.txt", ROWS, "JSON lines, but its name does not say so"),
+        ("train.txt", ROWS[:14], "JSON lines, but its name does not say so"),
+        ("train.data", ROWS, "JSON lines, but its name does not say so"),
+        ("train.txt", b'{"text": "' + b"x" * 100_000 + b'"}\n', "JSON lines, but"),
+        ("train.jsonl", b"PAR1\0\0", "a Parquet file, but its name says otherwise"),
+        ("train.jsonl", b"just words\n", "begins with neither { nor ["),
+        ("train.parquet", ROWS, "named Parquet, but it is none"),
+        ("train.arrow", ROWS, "named Arrow, but it is none"),
+        ("train.jsonl", LFS, "a pointer of Git LFS"),
+        ("train.parquet", LFS, "a pointer of Git LFS"),
+        ("train.txt", LFS, "a pointer of Git LFS"),
+        ("train.jsonl", gzip.compress(ROWS), "compressed, but its name does not say so"),
+        ("train.txt", b"a\0b\0", "binary, or UTF-16 without a byte order mark"),
+        ("train.csv", b"text\na\n", "a table or an archive"),
+        ("train.zip", b"PK\3\4", "a table or an archive"),
         ("train.parquet.gz", gzip.compress(b"PAR1"), "compressed Parquet"),
     ],
 )
@@ -238,7 +238,10 @@ def test_f16_bytes_that_are_no_text_are_counted(tmp_path: Path) -> None:
     assert counts(found, "repaired") == {BAD_BYTES: 3}
     found = source.found(tokens=0)
     assert found.repaired[0].first == "b.jsonl:2"
-    assert "repaired: 2 bytes replaced that are not UTF-8 (first: b.jsonl:2)" in found.warnings()[0]
+    assert (
+        "repaired: a byte that is not UTF-8, replaced (2 times, first b.jsonl:2)"
+        in found.warnings()[0]
+    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-be"])
@@ -286,7 +289,7 @@ def test_f10_a_column_that_changes_its_kind_in_parquet_shards(tmp_path: Path) ->
     texts, found = read_ok(tmp_path)
     assert texts == ["a", "b", "c\ufffd", "d"]
     assert counts(found, "repaired") == {BAD_BYTES: 1}
-    assert counts(found, "skipped") == {"rows without text": 1}
+    assert counts(found, "skipped") == {"no text in the row": 1}
 
 
 def read_ok(path: Path) -> tuple[list[str], FoundText]:
@@ -327,7 +330,7 @@ def test_f10_rows_without_text_are_counted(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("\n".join(rows))
     texts, found = read_ok(tmp_path)
     assert texts == ["a", " "]
-    assert counts(found, "skipped") == {"rows without text": 2, "rows without 'text'": 1}
+    assert counts(found, "skipped") == {"no text in the row": 2, "no column 'text' in the row": 1}
     assert found.documents == 2
 
 
@@ -380,7 +383,7 @@ def test_u14_a_folder_of_programs_with_json_files(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"\0\1")
     texts, found = everything(tmp_path)
     assert texts == Counter(["print(1)\n"])
-    assert counts(found, "skipped") == {"JSON files that hold no rows of text": 2}
+    assert counts(found, "skipped") == {"JSON that holds no rows of text": 2}
     assert sum(one.count for one in found.ignored) == 1
     assert found.ignored[0].first == "weights.bin"
 
@@ -404,8 +407,8 @@ def test_u14_files_of_no_split_are_named(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     write(tmp_path / "more" / "extra.jsonl", "lost too")
     found = read(tmp_path)[1]
-    assert counts(found, "ignored") == {"files named for no split": 2}
-    assert "ignored: 2 files named for no split (first: extra.jsonl)" in found.warnings()[0]
+    assert counts(found, "ignored") == {"named for no split": 2}
+    assert "ignored: named for no split (2 times, first extra.jsonl)" in found.warnings()[0]
 
 
 def test_u14_mixed_kinds_in_the_folder_of_a_split(tmp_path: Path) -> None:
@@ -431,9 +434,9 @@ def test_links_pipes_and_folders_named_like_files(tmp_path: Path) -> None:
     texts, found = read(data)
     assert texts == ["train one", "train two"]
     assert counts(found, "ignored") == {
-        "links to folders that are read, or lie above": 3,
-        "links that lead nowhere": 2,
-        "pipes and devices": 1,
+        "a link to a folder that is read already, or lies above": 3,
+        "a link that leads nowhere": 2,
+        "a pipe or a device": 1,
     }
 
 
@@ -450,10 +453,10 @@ def test_a_split_whose_file_is_gone_or_no_file(tmp_path: Path) -> None:
     splits(tmp_path)
     (tmp_path / "train.jsonl").unlink()
     (tmp_path / "train.jsonl").symlink_to("nowhere")
-    assert "train.jsonl: links that lead nowhere" in refused(tmp_path).message
+    assert "train.jsonl: a link that leads nowhere" in refused(tmp_path).message
     (tmp_path / "train.jsonl").unlink()
     os.mkfifo(tmp_path / "train.jsonl")
-    assert "train.jsonl: pipes and devices" in refused(tmp_path).message
+    assert "train.jsonl: a pipe or a device" in refused(tmp_path).message
     assert "neither a file nor a folder" in refused(tmp_path / "train.jsonl").message
 
 
