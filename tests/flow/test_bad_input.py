@@ -17,7 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fretsaw.checkpoint.reader import INDEX_NAME, read_header
+from fretsaw.checkpoint.contents import INDEX_NAME
+from fretsaw.checkpoint.header import read_header
 from fretsaw.runtime.blocks import BlockView
 from tests.flow.conftest import Finished, Said
 from tests.flow.pico_run import Setting, contents, snapshot

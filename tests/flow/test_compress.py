@@ -17,14 +17,14 @@ from torch import Tensor
 
 import fretsaw
 from fretsaw.checkpoint.child import cut, plan_child
-from fretsaw.checkpoint.lineage import LINEAGE_NAME, hash_checkpoint, hash_file
+from fretsaw.checkpoint.contents import LINEAGE_NAME
+from fretsaw.checkpoint.lineage import hash_checkpoint, hash_file
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.errors import RunError
 from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import load_model
-from fretsaw.stages.build import CHILD
 from fretsaw.stages.compress import ROUND, compress, run_one
-from fretsaw.stages.manifest import damage, digest, read_manifest
+from fretsaw.stages.manifest import CHILD, damage, digest, read_manifest, stage_digest
 from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import Run, RunRound
@@ -85,13 +85,9 @@ def test_manifests_chain_from_the_parent_to_the_last_child(finished: Finished) -
     inputs = read_manifest(finished.out / "round-1" / "08-distill")["inputs"]
 
     assert inputs["parent"] == parent
-    assert inputs["07-build"] == digest(
-        read_manifest(finished.out / "round-1" / "07-build")["results"]
-    )
+    assert inputs["07-build"] == stage_digest(finished.out / "round-1" / "07-build")
     again = read_manifest(finished.out / "round-2" / "01-calibrate")["inputs"]
-    assert again["model"] == digest(
-        read_manifest(finished.out / "round-1" / "08-distill")["results"]
-    )
+    assert again["model"] == stage_digest(finished.out / "round-1" / "08-distill")
     assert {k for k in again if k.startswith("text.")} == {"text.calibration"}
 
 

@@ -219,6 +219,43 @@ def test_extra_files_of_the_user_are_left_alone(finished: Finished, run_copy: Pa
     assert notes.read_text() == "mine"
 
 
+def test_f14_an_unrelated_file_of_the_parent_makes_nothing_stale_and_a_template_reaches_the_child(
+    finished: Finished, run_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent = Path(shutil.copytree(finished.setting.parent, tmp_path / "parent"))
+    recipe = finished.setting.changed(parent=str(parent))
+    (parent / "trainer_state.json").write_text("{}")
+    before = snapshot(run_copy)
+    compress(recipe, out=run_copy, reporter=Reporter())
+    assert _redone(capsys.readouterr().err) == {}
+    results = [name for name in before if name.startswith("round-")]
+    assert {name: before[name] for name in results} == {
+        name: state for name, state in snapshot(run_copy).items() if name in results
+    }
+
+    (parent / "chat_template.jinja").write_text("{{ messages }}")
+    (parent / "LICENSE").write_text("free")
+    compress(recipe, out=run_copy, reporter=Reporter())
+
+    said = capsys.readouterr().err
+    assert _redone(said) == {}
+    assert said.count("files beside the weights copied anew") == 4
+    for number in (1, 2):
+        for stage in ("07-build", "08-distill"):
+            child = run_copy / f"round-{number}" / stage / "child"
+            assert (child / "chat_template.jinja").read_text() == "{{ messages }}"
+            old = run_copy / "replaced" / f"round-{number}-{stage}.1" / "child"
+            assert not (old / "LICENSE").exists()
+            for name in ("config.json", "model.safetensors.index.json"):
+                assert hash_file(child / name) == hash_file(old / name)
+
+    (parent / "LICENSE").unlink()
+    compress(recipe, out=run_copy, reporter=Reporter())
+    assert not list(run_copy.glob("round-*/*/child/LICENSE"))
+    compress(recipe, out=run_copy, reporter=Reporter())
+    assert "copied anew" not in capsys.readouterr().err.rsplit("check", 1)[-1]
+
+
 def test_stages_are_the_eight_of_the_walk() -> None:
     assert [stage.name for stage in ROUND] == list(STAGES)
     assert all(isinstance(stage, Stage) for stage in ROUND)

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 
 from fretsaw.checkpoint.child import write_child
-from fretsaw.checkpoint.reader import DTYPE_BYTES, Checkpoint
+from fretsaw.checkpoint.header import DTYPE_BYTES
+from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.families import family_of
 from fretsaw.stages.compress import run_one

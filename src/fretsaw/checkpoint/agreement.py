@@ -11,8 +11,9 @@ from typing import Any
 
 from safetensors import safe_open
 
-from fretsaw.checkpoint.listing import Fault, Listing
-from fretsaw.checkpoint.reader import DTYPE_BYTES, Stored, named_places, several
+from fretsaw.checkpoint.header import DTYPE_BYTES, Fault
+from fretsaw.checkpoint.listing import Listing
+from fretsaw.checkpoint.reader import Stored, named_places, several
 from fretsaw.core.engines import has_equal_blocks
 from fretsaw.core.precision import kind_of
 from fretsaw.core.shape import ModelShape

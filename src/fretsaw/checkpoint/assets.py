@@ -1,4 +1,4 @@
-"""Files that travel beside the weights: tokenizer, chat template, generation config, our code."""
+"""Files that travel beside the weights: tokenizer, templates, licences, our code."""
 
 from __future__ import annotations
 
@@ -9,23 +9,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
-ASSETS = (
-    "tokenizer.json",
+from fretsaw.checkpoint.contents import (
+    REMOTE_CODE,
     TOKENIZER_CONFIG,
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "LICENSE",
-    "LICENSE.txt",
+    TOKENIZER_FILES,
+    contents,
+    read_object,
 )
-REMOTE_CODE = ("configuration_nemotron_h_puzzle.py", "modeling_nemotron_h_puzzle.py")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -34,15 +24,20 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def copy_assets(source: Path, target: Path) -> list[str]:
-    """Copy what exists of `ASSETS`; never code, never pickles, never a promise of code."""
-    copied = [name for name in ASSETS if (source / name).is_file()]
-    for name in copied:
-        shutil.copyfile(source / name, target / name)
+    """Copy what travels beside the weights; never code, never pickles, never a promise of code.
+
+    Returns:
+        Names of the copies.
+    """
+    travelling = contents(source).travelling
+    for name, new in travelling.items():
+        (target / new).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / name, target / new)
     file = target / TOKENIZER_CONFIG
-    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    settings = read_object(file) if file.is_file() else {}
     if settings.pop("auto_map", None):
         file.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    return copied
+    return sorted(travelling.values())
 
 
 def write_remote_code(target: Path, config: Mapping[str, Any]) -> list[str]:

@@ -5,34 +5,23 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fretsaw.checkpoint.reader import (
-    DTYPE_BYTES,
+from fretsaw.checkpoint.contents import (
     INDEX_NAME,
-    Stored,
-    parse_header,
-    several,
+    ONE_FILE,
+    PICKLES,
+    WEIGHTS,
+    not_a_file,
+    read_index,
 )
+from fretsaw.checkpoint.header import Fault, length_faults, parse_header, span_faults
+from fretsaw.checkpoint.reader import Stored, several
 from fretsaw.errors import CheckpointError
-
-ONE_FILE = "model.safetensors"
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
-"""Endings of files that are opened by unpickling: whoever wrote them can run code."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something wrong with a checkpoint: what is seen, what was expected, and what to do."""
-
-    message: str
-    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,10 +48,13 @@ def list_tensors(folder: Path) -> Listing:
         OSError: the folder cannot be read.
     """
     faults: list[Fault] = []
-    on_disk = sorted(p.name for p in folder.glob("*.safetensors"))
     index = _read_index(folder, faults)
+    named = set(index.values()) if index else set()
+    found = {p.name: not_a_file(p) for p in sorted(folder.glob(f"*{WEIGHTS}"))}
+    on_disk = [name for name, problem in found.items() if not problem]
+    dead = {f: found.get(f, "not there") for f in named | set(found) if f not in on_disk}
     stored: list[Stored] = []
-    unreadable = set(index.values()) - set(on_disk) if index else set()
+    unreadable = named - set(on_disk)
     for name in on_disk:
         try:
             header, end = parse_header(folder / name)
@@ -70,57 +62,23 @@ def list_tensors(folder: Path) -> Listing:
             faults.append(Fault(error.message, error.hint))
             unreadable.add(name)
             continue
-        faults += _length_faults(folder / name, end)
-        faults += _span_faults(name, header)
+        faults += length_faults(folder / name, end)
+        faults += span_faults(name, header)
         stored += [Stored(name, k, e["dtype"], tuple(e["shape"])) for k, e in header.items()]
     faults += _double_faults(stored)
     files = {place.key: place.file for place in stored}
-    faults += _missing_files(index, on_disk) if index else _without_index(on_disk)
+    faults += _missing_files(index, on_disk, dead=dead) if index else _without_index(on_disk, dead)
     faults += _misplaced(index, files) if index else ()
     lost = frozenset(key for key, file in (index or {}).items() if file in unreadable)
     return Listing(tuple(on_disk), tuple(stored), lost, tuple(faults))
 
 
 def _read_index(folder: Path, faults: list[Fault]) -> dict[str, str] | None:
-    file = folder / INDEX_NAME
-    if not file.is_file():
-        return None
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8"))["weight_map"])
-    except (ValueError, KeyError, TypeError) as error:
-        faults.append(Fault(f"{INDEX_NAME} is damaged: {error!r}", "copy it again"))
+        return read_index(folder)
+    except CheckpointError as error:
+        faults.append(Fault(error.message, error.hint))
         return None
-
-
-def _length_faults(file: Path, end: int) -> Iterator[Fault]:
-    size = file.stat().st_size
-    if size < end:
-        message = f"{file.name} was cut short: it has {size} bytes, its header says {end}"
-        yield Fault(message, "copy it again")
-    elif size > end:
-        message = f"{file.name} has {size} bytes, but its header ends at {end}"
-        yield Fault(message, "copy it again: safetensors refuses bytes that belong to no tensor")
-
-
-def _span_faults(file: str, header: Mapping[str, Mapping[str, Any]]) -> Iterator[Fault]:
-    """Tensors whose bytes do not fit their dtype and shape, or overlap, or leave a gap."""
-    end = 0
-    for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        start, stop = entry["data_offsets"]
-        num_bytes = DTYPE_BYTES.get(entry["dtype"], 0) * math.prod(entry["shape"])
-        if entry["dtype"] in DTYPE_BYTES and stop - start != num_bytes:
-            yield Fault(
-                f"{file}: {key} takes {stop - start} bytes; {entry['dtype']} "
-                f"{list(entry['shape'])} takes {num_bytes}",
-                "write the file again",
-            )
-        if start != end:
-            yield Fault(
-                f"{file}: {key} begins at byte {start} of the data; the tensor before it ends at "
-                f"{end}",
-                "write the file again",
-            )
-        end = stop
 
 
 def _double_faults(stored: list[Stored]) -> Iterator[Fault]:
@@ -134,12 +92,15 @@ def _double_faults(stored: list[Stored]) -> Iterator[Fault]:
             )
 
 
-def _missing_files(index: Mapping[str, str], on_disk: list[str]) -> Iterator[Fault]:
+def _missing_files(
+    index: Mapping[str, str], on_disk: list[str], *, dead: Mapping[str, str]
+) -> Iterator[Fault]:
     """Files that the folder or the index lacks."""
     named = set(index.values())
     for file in sorted(named - set(on_disk)):
         count = sum(f == file for f in index.values())
-        yield Fault(f"{file} is missing; the index places {count} tensors in it", "copy it")
+        what = "missing" if dead[file] == "not there" else dead[file]
+        yield Fault(f"{file} is {what}; the index places {count} tensors in it", "copy it")
     for file in sorted(set(on_disk) - named):
         yield Fault(f"{file} is in no line of the index: no engine reads it", f"mend {INDEX_NAME}")
 
@@ -166,7 +127,10 @@ def _misplaced(index: Mapping[str, str], files: Mapping[str, str]) -> Iterator[F
         yield Fault(message + _it(keys), f"add {_it(keys)} to {INDEX_NAME}")
 
 
-def _without_index(on_disk: list[str]) -> Iterator[Fault]:
+def _without_index(on_disk: list[str], dead: Mapping[str, str]) -> Iterator[Fault]:
+    for file, problem in dead.items():
+        if problem != "a folder":
+            yield Fault(f"{file} is {problem}", "copy it, or remove it")
     if not on_disk:
         yield Fault("no *.safetensors in the folder", "weights in other formats are not read")
     elif on_disk != [ONE_FILE]:

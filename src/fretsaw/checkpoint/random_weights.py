@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fretsaw.checkpoint.assets import (
-    TOKENIZER_CONFIG,
     copy_assets,
     has_tokenizer,
     write_remote_code,
 )
+from fretsaw.checkpoint.contents import TOKENIZER_CONFIG
 from fretsaw.checkpoint.reader import read_config
 from fretsaw.checkpoint.writer import TORCH_DTYPES, Planned, write_json, write_weights
 from fretsaw.families import family_of

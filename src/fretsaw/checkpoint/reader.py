@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 
+from fretsaw.checkpoint.contents import (
+    CONFIG,
+    INDEX_NAME,
+    not_a_file,
+    read_index,
+    read_object,
+    weight_files,
+)
+from fretsaw.checkpoint.header import read_header
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import CheckpointError, nearest
 from fretsaw.families import Family, Row, family_of
@@ -19,9 +26,6 @@ from fretsaw.families import Family, Row, family_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-INDEX_NAME = "model.safetensors.index.json"
-HEADER_LIMIT = 100_000_000
-DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I8": 1, "I64": 8}
 CUT_DTYPES = ("BF16", "F16", "F32")
 """Dtypes in which a checkpoint can be cut; a quantised one cannot."""
 
@@ -161,20 +165,16 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: there is none, or it is not a JSON object.
     """
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
-        what = "has no config.json" if path.is_dir() else "does not exist"
+    file = path / CONFIG if path.is_dir() else path
+    if problem := not_a_file(file):
+        what = f"has no {CONFIG}" if path.is_dir() else "does not exist"
+        if problem != "not there":
+            what = f"cannot be read: {file.name} is {problem}"
         raise CheckpointError(
             f"{path} {what}; a checkpoint folder in Hugging Face layout was expected",
-            "give the folder that holds config.json and *.safetensors, or a config.json itself",
+            f"give the folder that holds {CONFIG} and *.safetensors, or a {CONFIG} itself",
         )
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} is not valid JSON: {error}", "copy it again") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file} holds no JSON object", "copy it again")
-    return config
+    return read_object(file)
 
 
 def _places(folder: Path) -> Iterator[Stored]:
@@ -197,58 +197,14 @@ def _places(folder: Path) -> Iterator[Stored]:
 
 
 def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None]:
-    index = folder / INDEX_NAME
-    if index.is_file():
-        try:
-            weight_map = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{index} is damaged: {error!r}", "copy it again") from error
-        files = sorted(set(weight_map.values()))
-        if gone := [f for f in files if not (folder / f).is_file()]:
-            _complain(folder, "missing shard", names=gone, hint="copy the missing files")
-        return files, weight_map
-    files = sorted(p.name for p in folder.glob("*.safetensors"))
+    index, files = read_index(folder), weight_files(folder)
     if not files:
         raise CheckpointError(
             f"{folder} has no *.safetensors", "fretsaw reads safetensors only, never pickles"
         )
-    return files, None
-
-
-def read_header(file: Path) -> dict[str, dict[str, Any]]:
-    """Header of a safetensors file, checked against the length of the file.
-
-    Raises:
-        CheckpointError: damaged or cut short.
-    """
-    header, end = parse_header(file)
-    size = file.stat().st_size
-    if end != size:
-        raise CheckpointError(
-            f"{file} has {size} bytes; its header says {end}", "it was cut short: copy it again"
-        )
-    return header
-
-
-def parse_header(file: Path) -> tuple[dict[str, dict[str, Any]], int]:
-    """Header of a safetensors file, and the length that the file should have.
-
-    Raises:
-        CheckpointError: damaged.
-    """
-    size = file.stat().st_size
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > min(HEADER_LIMIT, size):
-                raise ValueError(f"header of {length} bytes")
-            header: dict[str, dict[str, Any]] = json.loads(stream.read(length))
-        header.pop("__metadata__", None)
-        entries = [(e["dtype"], list(e["shape"]), e["data_offsets"]) for e in header.values()]
-        ends = [stop for _, _, (_, stop) in entries]
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}", "copy it again") from error
-    return header, 8 + length + max(ends, default=0)
+    if gone := [f"{f} is {p}" for f in files if (p := not_a_file(folder / f))]:
+        _complain(folder, "missing shard", names=gone, hint="copy the missing files")
+    return files, index
 
 
 def _hint_for_missing(name: str, extra: Mapping[str, Stored], *, is_mtp: bool) -> str:

@@ -5,7 +5,6 @@ Nothing is unpickled, no code of the folder is run, and no weight is read but a 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,9 +18,11 @@ from fretsaw.checkpoint.agreement import (
     presence_faults,
     shape_faults,
 )
-from fretsaw.checkpoint.assets import TOKENIZER_CONFIG, TOKENIZER_FILES
-from fretsaw.checkpoint.listing import Fault, Listing, foreign_files, list_tensors
+from fretsaw.checkpoint.contents import TOKENIZER_FILES
+from fretsaw.checkpoint.header import Fault
+from fretsaw.checkpoint.listing import Listing, foreign_files, list_tensors
 from fretsaw.checkpoint.reader import read_config, several
+from fretsaw.checkpoint.tokenizer import code_faults, tokenizer_faults
 from fretsaw.errors import CheckpointError, FretsawError, UnsupportedModelError
 from fretsaw.families import family_of
 from fretsaw.families.quantised import CONFIG_KEY, LEGACY_FILE
@@ -187,32 +188,5 @@ def _odd_dtypes(listing: Listing, dtypes: Counter[str]) -> Iterator[Fault]:
 
 def _tokenizer(folder: Path, config: Mapping[str, Any]) -> Check:
     found = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    if not found:
-        what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
-        return Check("tokenizer", faults=(Fault(what, "copy the parent's tokenizer files"),))
-    try:
-        faults = tuple(_tokenizer_faults(folder, config.get("vocab_size")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        faults = (Fault(f"the tokenizer's files are damaged: {error!r}", "copy them again"),)
+    faults = (*code_faults(folder), *tokenizer_faults(folder, config))
     return Check("tokenizer", ", ".join(found), faults)
-
-
-def _tokenizer_faults(folder: Path, vocab: object) -> Iterator[Fault]:
-    settings = folder / TOKENIZER_CONFIG
-    if settings.is_file() and json.loads(settings.read_text(encoding="utf-8")).get("auto_map"):
-        yield Fault(
-            f"{TOKENIZER_CONFIG} has an auto_map: the tokenizer wants to run code",
-            "remove it, if tokenizer.json says all that is needed",
-        )
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        return
-    data = json.loads(file.read_text(encoding="utf-8"))
-    words = data["model"]["vocab"]
-    ids = list(words.values()) if isinstance(words, dict) else list(range(len(words)))
-    ids += [token["id"] for token in data.get("added_tokens") or ()]
-    if isinstance(vocab, int) and max(ids, default=0) >= vocab:
-        yield Fault(
-            f"the tokenizer gives ids up to {max(ids)}; the embedding has {vocab} rows",
-            "this is another model's tokenizer, or vocab_size in config.json is wrong",
-        )

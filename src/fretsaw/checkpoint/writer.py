@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fretsaw.checkpoint.reader import DTYPE_BYTES, INDEX_NAME, read_header
+from fretsaw.checkpoint.contents import INDEX_NAME
+from fretsaw.checkpoint.header import DTYPE_BYTES, read_header
 from fretsaw.errors import RunError, ShapeError
 
 TORCH_DTYPES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fretsaw.checkpoint.contents import read_object
 from fretsaw.checkpoint.reader import CUT_DTYPES, Checkpoint
 from fretsaw.core.engines import Packing
 from fretsaw.core.precision import LINEAR, Precision, WeightKind, kind_of, preset
@@ -109,7 +109,7 @@ class QuantizedCheckpoint(Checkpoint):
         super().__init__(folder)
         config = self.config.get(CONFIG_KEY)
         if config is None:
-            config = json.loads(_legacy(folder).read_text(encoding="utf-8"))
+            config = read_object(_legacy(folder))
         try:
             self.said: Quantisation = read_quantisation(config)
         except (KeyError, TypeError, AttributeError) as error:

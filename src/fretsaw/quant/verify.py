@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fretsaw.checkpoint.listing import Fault
+from fretsaw.checkpoint.header import Fault
 from fretsaw.checkpoint.reader import several
 from fretsaw.checkpoint.verify import Check
 from fretsaw.errors import CheckpointError

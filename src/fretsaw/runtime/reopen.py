@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
-from fretsaw.checkpoint.listing import Fault
+from fretsaw.checkpoint.header import Fault
 from fretsaw.checkpoint.reader import several
 from fretsaw.quant.reader import open_checkpoint
 from fretsaw.runtime.load import load_model, undo_time_step_clamp

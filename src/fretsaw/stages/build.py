@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fretsaw.checkpoint.child import Repaired, plan_child, write_child
-from fretsaw.checkpoint.lineage import LINEAGE_NAME
+from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.variant import Choice
@@ -20,14 +21,13 @@ from fretsaw.errors import RunError
 from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import running_name
 from fretsaw.stages.loaders import write_who_can_load
-from fretsaw.stages.manifest import read_manifest
+from fretsaw.stages.manifest import CHILD, read_manifest
 from fretsaw.stages.models import open_view, read_orders, repairer, walk_blocks
 from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.search import read_choice
 from fretsaw.stages.speedup import measure_speedups, write_speedups
 from fretsaw.stages.text import calibration_text
 
-CHILD = "child"
 EXACT_COSTS = ("params", "moe_params", "active_params")
 
 
@@ -61,9 +61,8 @@ def _body(round_: RunRound, folder: Path) -> None:
 def _clear(folder: Path) -> None:
     """Start the child anew: a killed attempt may have left half a shard."""
     if folder.exists():
-        for file in folder.iterdir():
-            file.unlink()
-    folder.mkdir(exist_ok=True)
+        shutil.rmtree(folder)
+    folder.mkdir()
 
 
 def _write_repairs(round_: RunRound, choice: Choice, *, folder: Path) -> None:
@@ -145,4 +144,5 @@ BUILD = Stage(
     settings=("build", "library", "calibrate"),
     body=_body,
     texts=(calibration_text,),
+    copies=lambda round_: round_.model,
 )

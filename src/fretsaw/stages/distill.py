@@ -10,12 +10,12 @@ import torch
 from transformers import NemotronHForCausalLM
 
 from fretsaw.checkpoint.assets import copy_assets, write_remote_code
-from fretsaw.checkpoint.lineage import LINEAGE_NAME
+from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
 from fretsaw.runtime.load import running_tensors, save_weights
-from fretsaw.stages.build import CHILD
 from fretsaw.stages.loaders import write_who_can_load
+from fretsaw.stages.manifest import CHILD
 from fretsaw.stages.models import open_model
 from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.samples import write_samples
@@ -79,4 +79,5 @@ DISTILL = Stage(
     settings=("distill", "build"),
     body=_body,
     texts=(train_text, validation_text),
+    copies=lambda round_: round_.result("07-build") / CHILD,
 )

@@ -11,9 +11,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fretsaw.checkpoint.contents import decides
 from fretsaw.checkpoint.lineage import hash_file
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.errors import RunError
+
+CHILD = "child"
+"""Folder of a checkpoint inside a stage's."""
 
 MANIFEST = "manifest.json"
 STARTED = "started.json"
@@ -64,8 +68,23 @@ def write_manifest(
 
 
 def stage_digest(folder: Path) -> str:
-    """Fingerprint of a finished stage's results, from its manifest."""
-    return digest(read_manifest(folder)["results"])
+    """Fingerprint of a finished stage's results, from its manifest.
+
+    Of a checkpoint among them, what decides nothing (licences, templates) is left out.
+    """
+    results = read_manifest(folder)["results"]
+    return digest({name: value for name, value in results.items() if _decides(name)})
+
+
+def _decides(name: str) -> bool:
+    place, _, inside = name.partition("/")
+    return place != CHILD or decides(inside)
+
+
+def account_of(folder: Path) -> Account:
+    """Account of a finished stage, from its manifest."""
+    manifest = read_manifest(folder)
+    return Account(manifest["seconds"], manifest.get("peak_bytes", 0), manifest.get("warnings", ()))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fretsaw.checkpoint.lineage import LINEAGE_NAME
+from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import Planned, need_disk, write_json
 from fretsaw.core.precision import Precision

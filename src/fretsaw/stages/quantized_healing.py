@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fretsaw.checkpoint.assets import copy_assets
-from fretsaw.checkpoint.lineage import LINEAGE_NAME
+from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
 from fretsaw.core.precision import Precision

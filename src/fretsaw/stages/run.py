@@ -21,7 +21,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from fretsaw.checkpoint.lineage import hash_checkpoint
+from fretsaw.checkpoint.lineage import hash_checkpoint, hash_travelling
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.errors import RunError
 from fretsaw.recipe import Recipe, Round
@@ -38,6 +38,7 @@ from fretsaw.stages.manifest import (
     write_manifest,
 )
 from fretsaw.stages.progress import Reporter
+from fretsaw.stages.recopy import FILES, have_only_files_changed, recopied
 from fretsaw.train.found import FoundText
 from fretsaw.train.packing import ReadText
 
@@ -189,6 +190,7 @@ class Stage:
             ``search.budget``.
         body: Fills a folder; finds what an earlier, killed attempt has left there.
         texts: What gives the text that it reads.
+        copies: Checkpoint whose files beside the weights it copies into its child.
     """
 
     name: str
@@ -196,6 +198,7 @@ class Stage:
     settings: tuple[str, ...]
     body: Callable[[RunRound, Path], None]
     texts: tuple[Callable[[RunRound], ReadText], ...] = ()
+    copies: Callable[[RunRound], Path] | None = None
 
     @property
     def word(self) -> str:
@@ -218,6 +221,11 @@ def run_stage(stage: Stage, round_: RunRound) -> Path:
     reporter = round_.run.reporter
     final = round_.folder / stage.name
     inputs = _inputs(stage, round_)
+    if stage.copies and final.exists() and have_only_files_changed(final, inputs):
+        copy = recopied(final, stage.copies(round_), inputs=inputs)
+        _move_aside(final, round_.run.folder)
+        copy.rename(final)
+        reporter.say(f"round {round_.number} {stage.word}: files beside the weights copied anew")
     if final.exists():
         problem = _problem(final, inputs)
         if problem is None:
@@ -263,6 +271,8 @@ def _inputs(stage: Stage, round_: RunRound) -> dict[str, Any]:
         inputs["recipe.compute"] = recipe.compute.model_dump(mode="json", exclude={"threads"})
     for text in stage.texts:
         inputs[f"text.{_purpose(text)}"] = known_text(text, round_).digest
+    if stage.copies:
+        inputs[FILES] = digest(hash_travelling(stage.copies(round_)))
     inputs["fretsaw"] = version("fretsaw")
     return inputs
 

@@ -9,10 +9,9 @@ from typing import Any
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.pricing.memory import model_costs
 from fretsaw.reports.summary import RunWarning, Summary, SummaryLine
-from fretsaw.stages.build import CHILD
 from fretsaw.stages.describe import read_shape
 from fretsaw.stages.distill import RESULT
-from fretsaw.stages.manifest import read_manifest
+from fretsaw.stages.manifest import CHILD, read_manifest
 from fretsaw.stages.run import CHECK, Run, RunRound, word_of
 from fretsaw.stages.speedup import read_speedups
 from fretsaw.train.found import FoundText, by_split

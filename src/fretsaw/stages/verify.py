@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from fretsaw.checkpoint.listing import Fault, list_tensors
+from fretsaw.checkpoint.header import Fault
+from fretsaw.checkpoint.listing import list_tensors
 from fretsaw.checkpoint.reader import read_config
 from fretsaw.checkpoint.verify import Check, Verification, is_quantised, verify_files
 from fretsaw.core.units import format_bytes

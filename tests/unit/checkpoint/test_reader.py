@@ -11,8 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fretsaw.checkpoint.lineage import LINEAGE_NAME, hash_checkpoint
-from fretsaw.checkpoint.reader import INDEX_NAME, Checkpoint, read_header
+from fretsaw.checkpoint.contents import INDEX_NAME, LINEAGE_NAME
+from fretsaw.checkpoint.header import read_header
+from fretsaw.checkpoint.lineage import hash_checkpoint
+from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.errors import CheckpointError
 from fretsaw.runtime.load import load_model
 from tests.pico import (
@@ -209,11 +211,10 @@ def test_unequal_blocks_are_checked_block_by_block(tmp_path: Path) -> None:
         Checkpoint(tmp_path).check()
 
 
-def test_the_fingerprint_covers_weights_and_json_but_not_the_lineage(folder: Path) -> None:
+def test_the_fingerprint_covers_what_decides_and_not_the_lineage(folder: Path) -> None:
     names = set(hash_checkpoint(folder))
     assert names == {
         "config.json",
-        "generation_config.json",
         "model.safetensors",
         "tokenizer.json",
         "tokenizer_config.json",

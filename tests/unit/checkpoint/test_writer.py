@@ -8,7 +8,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from fretsaw.checkpoint.reader import INDEX_NAME, read_header
+from fretsaw.checkpoint.contents import INDEX_NAME
+from fretsaw.checkpoint.header import read_header
 from fretsaw.checkpoint.writer import Planned, need_disk, plan_shards, write_json, write_weights
 from fretsaw.errors import RunError, ShapeError
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fretsaw.checkpoint.reader import Checkpoint, read_header
+from fretsaw.checkpoint.header import read_header
+from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.core.precision import LINEAR, Precision, kind_of, precision_from, preset
 from fretsaw.errors import CheckpointError, DataError, RecipeError, ShapeError
 from fretsaw.families.quantised import LAYOUTS, LayoutName, is_match, module_of
