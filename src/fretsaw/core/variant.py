@@ -64,6 +64,12 @@ class Choice:
     status: str = "given"
     gap: float = 0.0
 
+    def told(self) -> str:
+        """What the search knows about it, in words: ``feasible choice, gap 3.2%``."""
+        if self.status == "given":
+            return "choice without a search"
+        return f"{self.status} choice" + (f", gap {self.gap:.1%}" if self.gap else "")
+
     def child_shape(self, parent: ModelShape) -> ModelShape:
         """Shape of the child: blocks that are gone are left out, and its head is its own.
 

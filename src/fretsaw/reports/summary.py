@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from fretsaw.core.units import format_bytes, format_count
@@ -28,6 +28,12 @@ class SummaryLine:
         agreement: Share of tokens whose greedy prediction is the parent's.
         seconds: Time that led from the line before to this one.
         tokens: Tokens of healing, 0 elsewhere.
+        kept_tokens: Tokens of healing behind the weights that were kept, 0 for those of the cut;
+            None where nothing was healed.
+        status: Of the search that chose this cut: ``optimal``, ``feasible``; None elsewhere.
+        gap: How far above the least possible score it may be, as a share.
+        note: What to know about this line, in a few words.
+        notes: What explains its figures, a sentence each.
     """
 
     name: str
@@ -37,6 +43,11 @@ class SummaryLine:
     agreement: float
     seconds: float
     tokens: int = 0
+    kept_tokens: int | None = None
+    status: str | None = None
+    gap: float = 0.0
+    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,10 @@ class Summary(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
-        lines = [vars(line) | {"costs": dict(line.costs)} for line in self.lines]
+        lines = [
+            vars(line) | {"costs": dict(line.costs), "notes": list(line.notes)}
+            for line in self.lines
+        ]
         return {
             "child": str(self.child),
             "run": str(self.run),
@@ -126,14 +140,15 @@ class Summary(Shown):
         }
 
 
-COLUMNS = ("model", "params", "active", "BF16", "loss", "KL", "agree", "tokens", "time")
+COLUMNS = ("model", "params", "active", "BF16", "loss", "KL", "agree", "tokens", "time", "")
 
 
 def print_summary(summary: Summary, console: Console) -> None:
     """The table at the end of a run, what the child is of its parent, and where it lies."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+        justify: JustifyMethod = "left" if column in ("model", "") else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
     for line in summary.lines:
         table.add_row(
             line.name,
@@ -145,11 +160,16 @@ def print_summary(summary: Summary, console: Console) -> None:
             f"{line.agreement:.1%}",
             format_count(line.tokens) if line.tokens else "",
             f"{line.seconds:.0f} s" if line.seconds else "",
+            line.note,
         )
     console.print(table)
     console.print("loss; KL to the parent; agree: same greedy token. Nats per held-out token.")
+    console.print("Of each healing the weights with the least KL are kept, the cut's included.")
+    for line in summary.lines:
+        for note in line.notes:
+            console.print(f"{line.name}: {note}.", soft_wrap=True)
     parent, child = summary.lines[0].costs, summary.lines[-1].costs
-    shares = {name: child[name] / parent[name] for name in SHARES if parent[name]}
+    shares = {name: child[name] / parent[name] for name in SHARES if parent.get(name)}
     words = ", ".join(f"{SHARES[name]} {share:.1%}" for name, share in shares.items())
     console.print(f"child, of the parent: {words}")
     for one in summary.serving:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.samples import write_samples
 from fretsaw.stages.text import train_ids, train_text, validation_ids, validation_text
 from fretsaw.train.distill import DistillSettings, distill
+from fretsaw.train.verdict import Verdict, judge
 
 RESULT = "result.json"
 TRAINING = "training"
@@ -30,6 +32,9 @@ def _body(round_: RunRound, folder: Path) -> None:
     work = folder / TRAINING
     if (folder / RESULT).is_file():  # the last thing written: killed while tidying up
         shutil.rmtree(work, ignore_errors=True)
+        _tell(
+            round_, Verdict(**json.loads((folder / RESULT).read_text(encoding="utf-8"))["verdict"])
+        )
         return
     recipe, settings = round_.run.recipe, round_.settings.distill
     cut = Checkpoint(round_.result("07-build") / CHILD)
@@ -49,8 +54,17 @@ def _body(round_: RunRound, folder: Path) -> None:
         )
     _save(student, cut, folder=folder / CHILD, shard_bytes=round_.settings.build.shard_bytes)
     write_samples(round_, parent=teacher, child=student, folder=folder)
-    write_json(folder / RESULT, asdict(result))
+    verdict = judge(result)
+    write_json(folder / RESULT, asdict(result) | {"verdict": asdict(verdict)})
     shutil.rmtree(work)
+    _tell(round_, verdict)
+
+
+def _tell(round_: RunRound, verdict: Verdict) -> None:
+    for text in (verdict.kept, *verdict.notes):
+        round_.run.reporter.say(f"  {text}")
+    for text in verdict.warnings:
+        round_.run.reporter.warn(text)
 
 
 def _stored_dtypes(cut: Checkpoint) -> dict[str, torch.dtype]:

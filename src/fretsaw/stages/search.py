@@ -80,6 +80,7 @@ def _body(round_: RunRound, folder: Path) -> None:
     predicted = [one.predict(best[chosen]) for one in taken]
     for one in predicted:
         round_.run.reporter.say(f"  {one.told()}")
+    _tell_status(round_, best)
     write_json(folder / "n_best.json", [c.to_json() for c in best])
     write_json(folder / ADDITIVITY, _additivity(candidates, measured=measured, chosen=chosen))
     write_json(folder / SERVING, [asdict(one) for one in predicted])
@@ -93,6 +94,18 @@ def _baseline(problem: Problem, settings: Search, *, seed: int) -> Sequence[Choi
     if settings.strategy == "random":
         return random_choices(problem, count=1, seed=seed + 1)
     return []
+
+
+def _tell_status(round_: RunRound, best: Sequence[Choice]) -> None:
+    """Warn where a solve ran out of time: what it found may not be the best."""
+    late = [choice for choice in best if choice.status == "feasible"]
+    if late:
+        gap = max(choice.gap for choice in late)
+        round_.run.reporter.warn(
+            f"{len(late)} of {len(best)} solves ended at search.time_limit_s "
+            f"({round_.settings.search.time_limit_s:g} s), at most {gap:.1%} above the least "
+            "possible score: raise it, or offer fewer sizes"
+        )
 
 
 def _uniform(problem: Problem) -> list[Choice]:

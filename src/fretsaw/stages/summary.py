@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fretsaw.checkpoint.reader import Checkpoint
@@ -13,6 +14,7 @@ from fretsaw.stages.describe import read_shape
 from fretsaw.stages.distill import RESULT
 from fretsaw.stages.manifest import CHILD, read_manifest
 from fretsaw.stages.run import CHECK, Run, RunRound, word_of
+from fretsaw.stages.search import read_choice
 from fretsaw.stages.speedup import read_speedups
 from fretsaw.train.found import FoundText, by_split
 
@@ -38,20 +40,10 @@ def summarize(run: Run) -> Summary:
         costs = model_costs(Checkpoint(child).shape)
         if not lines:
             lines.append(SummaryLine("parent", parent_costs, result["teacher_loss"], 0.0, 1.0, 0.0))
-        cut_s = sum(_seconds(round_, name) for name in (*STAGES, "07-build"))
-        lines.append(
-            _line(f"round {round_.number} cut", costs, measured=result["before"], seconds=cut_s)
-        )
-        healed_s = _seconds(round_, "08-distill")
-        lines.append(
-            _line(
-                f"round {round_.number} healed",
-                costs,
-                measured=result["after"],
-                seconds=healed_s,
-                tokens=result["tokens"],
-            )
-        )
+        lines += [
+            _cut_line(round_, costs, result=result),
+            _healed_line(round_, costs, result=result),
+        ]
     accounts = read_accounts(run)
     return Summary(
         lines=tuple(lines),
@@ -91,16 +83,38 @@ def read_result(round_: RunRound) -> dict[str, Any]:
     return result
 
 
+def _cut_line(
+    round_: RunRound, costs: Mapping[str, float], *, result: Mapping[str, Any]
+) -> SummaryLine:
+    choice = read_choice(round_.result("06-search"))
+    seconds = sum(_seconds(round_, name) for name in (*STAGES, "07-build"))
+    return replace(
+        _line(f"round {round_.number} cut", costs, measured=result["before"], seconds=seconds),
+        status=choice.status,
+        gap=choice.gap,
+        note=choice.told(),
+    )
+
+
+def _healed_line(
+    round_: RunRound, costs: Mapping[str, float], *, result: Mapping[str, Any]
+) -> SummaryLine:
+    seconds = _seconds(round_, "08-distill")
+    verdict = result["verdict"]
+    return replace(
+        _line(f"round {round_.number} healed", costs, measured=result["after"], seconds=seconds),
+        tokens=result["tokens"],
+        kept_tokens=verdict["kept_tokens"],
+        note=verdict["kept"],
+        notes=tuple(verdict["notes"]),
+    )
+
+
 def _line(
-    name: str,
-    costs: Mapping[str, float],
-    *,
-    measured: Mapping[str, float],
-    seconds: float,
-    tokens: int = 0,
+    name: str, costs: Mapping[str, float], *, measured: Mapping[str, float], seconds: float
 ) -> SummaryLine:
     return SummaryLine(
-        name, costs, measured["loss"], measured["kl"], measured["agreement"], seconds, tokens
+        name, costs, measured["loss"], measured["kl"], measured["agreement"], seconds
     )
 
 
