@@ -17,9 +17,9 @@ from fretsaw.core.precision import preset
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.errors import InfeasibleError, RecipeError
 from fretsaw.pricing.blocks import block_kernels
+from fretsaw.pricing.footprint import footprints
 from fretsaw.pricing.kernels import Step
 from fretsaw.pricing.measure import Conditions, MeasuredRow, MeasuredTable, Part
-from fretsaw.pricing.memory import footprints
 from fretsaw.recipe import Recipe, resolve_recipe
 from fretsaw.runtime.timing import Sample
 from fretsaw.serving.capacity import Assumptions, capacity

@@ -21,6 +21,7 @@ from fretsaw.core.engines import (
     engine_names,
     has_equal_blocks,
 )
+from fretsaw.core.hardware import Hardware
 from fretsaw.core.precision import QUANTISED, Precision
 from fretsaw.core.shape import MODEL_SCOPE, ModelShape
 from fretsaw.core.variant import Variant
@@ -92,7 +93,12 @@ class Loader:
 
 
 def findings(
-    shape: ModelShape, *, engine: Engine, precision: Precision, packing: Packing = OURS
+    shape: ModelShape,
+    *,
+    engine: Engine,
+    precision: Precision,
+    packing: Packing = OURS,
+    hardware: Hardware | None = None,
 ) -> tuple[Finding, ...]:
     """What an engine says to a model.
 
@@ -101,6 +107,7 @@ def findings(
         engine: Where it shall run.
         precision: Its number formats.
         packing: Of its folder, where weights are quantised.
+        hardware: On what; None leaves in what is about some hardware only.
 
     Returns:
         Worst first; empty if nothing is known against it.
@@ -109,13 +116,15 @@ def findings(
         i: {dim: frozenset((value,)) for dim, value in block.values.items()}
         for i, block in enumerate(shape.blocks)
     }
+    limits = [limit for limit in engine.limits if limit.is_about(hardware)]
     found = [
         *_architecture_findings(shape, engine),
         *_format_findings(shape, engine, precision=precision),
         *_layout_findings(shape, engine, precision=precision, packing=packing),
+        *(() if hardware else _product_findings(shape, engine, precision=precision)),
         *_limit_findings(
             shape,
-            engine.limits,
+            limits,
             options=options,
             precision=precision,
             packing=packing,
@@ -234,6 +243,17 @@ def _layout_findings(
     if formats_of(shape, precision) & {*QUANTISED} and packing.layout not in engine.layouts:
         what = f"the layout of {packing.layout}: nobody has looked"
         yield Finding(engine.name, "untested", what, source="")
+
+
+def _product_findings(
+    shape: ModelShape, engine: Engine, *, precision: Precision
+) -> Iterator[Finding]:
+    """What becomes of the formats on hardware of some kinds; on one of them, see `deploy`."""
+    used = formats_of(shape, precision) & {*QUANTISED}
+    for row in engine.products:
+        if row.part == "weights" and used.intersection(row.formats):
+            where = "" if "any" in row.hardware else f"on {', '.join(row.hardware)}: "
+            yield Finding(engine.name, "note", where + row.what, row.source)
 
 
 def _limit_findings(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
 
+from fretsaw.core.hardware import Hardware
 from fretsaw.core.precision import Precision, WeightKind
 from fretsaw.core.shape import Mixer, ModelShape
 from fretsaw.core.sheets import read_sheet, sheet_names
@@ -67,6 +68,7 @@ class Limit:
         source: Where this is known from.
         brings_loader: It holds only for folders that bring our loader, or that do not.
         needs: What the user has to give where it holds.
+        hardware: Names or families of the hardware that it is about; empty = of any.
     """
 
     severity: Severity
@@ -82,6 +84,7 @@ class Limit:
     at_most: int | None = None
     brings_loader: bool | None = None
     needs: str = ""
+    hardware: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a row that could never be read."""
@@ -97,6 +100,10 @@ class Limit:
             return True
         kinds = (self.weights,) if self.weights else tuple(MIXER_OF)
         return any(precision.format_of(kind) in self.formats for kind in kinds)
+
+    def is_about(self, hardware: Hardware | None) -> bool:
+        """Whether it is about some hardware; of none in particular, every limit is."""
+        return hardware is None or not self.hardware or hardware.is_one_of(self.hardware)
 
     def has_block(self, mixer: Mixer) -> bool:
         """Whether it speaks of blocks with this mixer."""
@@ -143,6 +150,62 @@ class Architecture:
 
 
 @dataclass(frozen=True)
+class Product:
+    """What an engine does with a number format on hardware.
+
+    Attributes:
+        formats: Number formats that it is about.
+        runs: ``native``: in units of the format; ``widened``: stored so, multiplied in 16 bits;
+            ``stored``: kept in another format from the start; ``no``: refused.
+        what: In words that follow "ENGINE: ".
+        source: Where this is known from.
+        part: What is in the format.
+        hardware: Names or families; empty = whatever has no units of the format.
+        stored_as: The other format, if it is ``stored``.
+    """
+
+    formats: tuple[str, ...]
+    runs: Literal["native", "widened", "stored", "no"]
+    what: str
+    source: str
+    part: Literal["weights", "kv"] = "weights"
+    hardware: tuple[str, ...] = ()
+    stored_as: str = ""
+
+    def is_about(self, hardware: Hardware, number_format: str, *, part: str) -> bool:
+        """Whether it says what happens to a format there."""
+        if part != self.part or number_format not in self.formats:
+            return False
+        if self.hardware:
+            return "any" in self.hardware or hardware.is_one_of(self.hardware)
+        return not hardware.has_units(number_format)
+
+
+@dataclass(frozen=True)
+class CacheRule:
+    """How an engine keeps what requests need: in which pools, and in pages of how many tokens.
+
+    Attributes:
+        pools: ``shared``: KV cache and Mamba state lie in pages of one size; ``separate``: each
+            has a pool of its own.
+        tokens: Of a page of attention; in a shared pool a page has a multiple of it.
+        source: Where this is known from; empty where nobody has looked.
+        states: Mamba states that each request holds.
+        states_with_prefix_cache: The same where prefixes are cached.
+    """
+
+    pools: Literal["shared", "separate"]
+    tokens: int
+    source: str = ""
+    states: int = 1
+    states_with_prefix_cache: int = 1
+
+
+BY_THE_BYTE = CacheRule("separate", 1)
+"""No pages: where an engine has none, or where its pages are not known."""
+
+
+@dataclass(frozen=True)
 class Engine:
     """A serving engine.
 
@@ -156,6 +219,8 @@ class Engine:
         granularity: Dimension -> sizes that suit it in every format are multiples of this.
         architectures: Families that it is known to take, or not.
         limits: What it does not do, or does badly.
+        cache: How it keeps what requests need.
+        products: What it does with formats on hardware, the first that applies counts.
     """
 
     key: str
@@ -167,6 +232,13 @@ class Engine:
     granularity: Mapping[str, int]
     architectures: tuple[Architecture, ...]
     limits: tuple[Limit, ...]
+    cache: CacheRule = BY_THE_BYTE
+    products: tuple[Product, ...] = ()
+
+    def product_of(self, hardware: Hardware, number_format: str, *, part: str) -> Product | None:
+        """What it does with a format there; None where nothing is known."""
+        about = (p for p in self.products if p.is_about(hardware, number_format, part=part))
+        return next(about, None)
 
     def architecture_of(self, shape: ModelShape) -> Architecture | None:
         """How it takes this model; None where nobody has looked."""
@@ -229,9 +301,13 @@ def read_engine(data: Mapping[str, Any], *, key: str) -> Engine:
     Raises:
         KeyError, TypeError, ValueError: a field is missing, unknown or of no use.
     """
-    rows: list[dict[str, Any]] = [
-        {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in data["limit"]
-    ]
+
+    def rows_of(name: str) -> list[dict[str, Any]]:
+        found = data.get(name, [])
+        return [
+            {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in found
+        ]
+
     return Engine(
         key=key,
         name=data["name"],
@@ -241,5 +317,7 @@ def read_engine(data: Mapping[str, Any], *, key: str) -> Engine:
         layouts=tuple(data.get("layouts", ())),
         granularity={d: n for d, n in data.get("granularity", {}).items() if d != "source"},
         architectures=tuple(Architecture(**row) for row in data["architecture"]),
-        limits=tuple(Limit(**row) for row in rows),
+        limits=tuple(Limit(**row) for row in rows_of("limit")),
+        cache=CacheRule(**data["cache"]) if "cache" in data else BY_THE_BYTE,
+        products=tuple(Product(**row) for row in rows_of("product")),
     )

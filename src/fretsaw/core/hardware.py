@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -43,6 +43,7 @@ class Hardware:
         board_power_w: Limit of the board.
         idle_power_w: Powered and without work.
         table: Folder of measured kernel times (`fretsaw.pricing.lookup`), if there are any.
+        families: What else it is, for what is known of its kind: nvidia, hopper, cpu.
         sources: Field -> where its number comes from.
     """
 
@@ -54,6 +55,7 @@ class Hardware:
     board_power_w: float = 0.0
     idle_power_w: float = 0.0
     table: str = ""
+    families: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,15 @@ class Hardware:
             value = getattr(self, name)
             if not value > 0:
                 raise RecipeError(f"{self.name}: {name} is {value:g}", "give a number above 0")
+
+    def is_one_of(self, names: Collection[str]) -> bool:
+        """Whether its name, or a family that it belongs to, is among some."""
+        return any(name in names for name in (self.name, *self.families))
+
+    def has_units(self, number_format: str) -> bool:
+        """Whether products of a format have units of their own; MXFP4 runs on those of NVFP4."""
+        own = {number_format, "nvfp4"} if number_format == "mxfp4" else {number_format}
+        return not own.isdisjoint(self.flops_per_s)
 
     def rate(self, number_format: str) -> float:
         """Dense FLOP/s for operands of a format, widened where there are no units for it.
@@ -260,7 +271,7 @@ def read_hardware(data: Mapping[str, Any], *, name: str) -> Hardware:
         RecipeError: unknown or missing field, a field without its source, or an unusable value.
     """
     known = {"memory_bytes", "memory_bytes_per_s", "flops_per_s", "link_bytes_per_s"}
-    known |= {"board_power_w", "idle_power_w", "table"}
+    known |= {"board_power_w", "idle_power_w", "table", "families"}
     for key in data:
         if key not in known:
             guess = nearest(key, known)
@@ -274,6 +285,7 @@ def read_hardware(data: Mapping[str, Any], *, name: str) -> Hardware:
         if key not in data:
             raise RecipeError(f"{name}: {key} is missing", "give its value and its source")
     values = {key: entry["value"] for key, entry in data.items()}
+    values["families"] = tuple(values.get("families", ()))
     return Hardware(name, **values, sources={key: entry["source"] for key, entry in data.items()})
 
 

@@ -116,6 +116,10 @@ class Precision:
             return self.blocks[block, kind]
         return self.weights.get(kind, self.default)
 
+    def product_of(self, kind: WeightKind) -> str:
+        """Format of the operands of a product with weights of a kind: 16 bits if weight-only."""
+        return "bf16" if kind in self.weight_only else self.format_of(kind)
+
     @property
     def quantised(self) -> tuple[WeightKind, ...]:
         """Kinds that are in a format that needs scales, somewhere."""

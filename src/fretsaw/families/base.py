@@ -64,6 +64,22 @@ class Naming:
 
 
 @dataclass(frozen=True)
+class ContextLimit:
+    """Tokens of context: what the config states, and what is served at most."""
+
+    stated: int
+    served: int
+
+    @property
+    def hint(self) -> str:
+        """What to ask for instead, and where the limit comes from."""
+        stated = f"its config's max_position_embeddings is {self.stated:,}"
+        if self.stated < self.served:
+            stated += ", and engines serve the model, which has no position embedding, up to that"
+        return f"ask for at most {self.served:,}: {stated}"
+
+
+@dataclass(frozen=True)
 class Family:
     """An architecture family: config -> shape, shape -> tensors, shape -> config.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fretsaw.core.hardware import Layout
-from fretsaw.core.precision import Precision, num_bytes
+from fretsaw.core.precision import Precision, WeightKind, num_bytes
 from fretsaw.core.shape import Block, Mixer, ModelShape
 from fretsaw.errors import RecipeError
 from fretsaw.pricing.kernels import (
@@ -50,6 +50,19 @@ class Place:
         """Width of the residual stream."""
         return self.block.sizes["hidden"]
 
+    def product(
+        self, tokens: float, widths: tuple[float, float], *, kind: WeightKind, group: str
+    ) -> Kernel:
+        """A dense product from one width to another with weights of a kind."""
+        return gemm(
+            tokens,
+            inputs=widths[0],
+            outputs=widths[1],
+            fmt=self.precision.format_of(kind),
+            group=group,
+            product=self.precision.product_of(kind),
+        )
+
 
 def block_kernels(
     block: Block, *, step: Step, layout: Layout, precision: Precision
@@ -81,27 +94,24 @@ def head_kernels(
     """
     rows = step.sequences / layout.dp * (1 if step.is_prefill else step.tokens)
     hidden, vocab = shape.sizes["hidden"], shape.sizes["vocab"]
-    fmt = precision.format_of("head")
+    place = Place(Block("none", {"hidden": hidden}), step, layout, precision)
     return (
         stream(rows, hidden, group="head"),
-        gemm(rows, outputs=vocab / layout.tp, inputs=hidden, fmt=fmt, group="head"),
+        place.product(rows, (hidden, vocab / layout.tp), kind="head", group="head"),
     )
 
 
 def _attention(place: Place) -> Iterator[Kernel]:
-    s, tp, fmt = place.block.sizes, place.layout.tp, place.precision.format_of("attention")
+    s, tp = place.block.sizes, place.layout.tp
     # Fewer KV heads than GPUs: each GPU keeps a copy of one.
     kv_heads = max(1.0, s["kv_head"] / tp)
     heads = s["kv_head"] * s["q_per_kv"] / tp
     width = heads * s["head_dim"]
     qkv = width + 2 * kv_heads * s["head_dim"]
-    yield gemm(
-        place.tokens, outputs=qkv, inputs=place.hidden, fmt=fmt, group="attention projections"
-    )
+    group = "attention projections"
+    yield place.product(place.tokens, (place.hidden, qkv), kind="attention", group=group)
     yield _attend(place, heads=heads, kv_heads=kv_heads)
-    yield gemm(
-        place.tokens, outputs=place.hidden, inputs=width, fmt=fmt, group="attention projections"
-    )
+    yield place.product(place.tokens, (width, place.hidden), kind="attention", group=group)
     yield from all_reduce(place.tokens, place.hidden, gpus=tp)
 
 
@@ -129,14 +139,14 @@ def _attend(place: Place, *, heads: float, kv_heads: float) -> Kernel:
 
 
 def _mamba(place: Place) -> Iterator[Kernel]:
-    s, tp, fmt = place.block.sizes, place.layout.tp, place.precision.format_of("mamba_projection")
+    s, tp = place.block.sizes, place.layout.tp
+    kind: WeightKind = "mamba_projection"
     inner = s["mamba_head"] * s["mamba_dim"] / tp
     groups = max(1.0, s["group"] / tp)
     channels = inner + 2 * groups * s["state"]
     outputs = inner + channels + s["mamba_head"] / tp
-    yield gemm(
-        place.tokens, outputs=outputs, inputs=place.hidden, fmt=fmt, group="Mamba projections"
-    )
+    group = "Mamba projections"
+    yield place.product(place.tokens, (place.hidden, outputs), kind=kind, group=group)
     yield Kernel(
         "conv",
         "convolution",
@@ -148,7 +158,7 @@ def _mamba(place: Place) -> Iterator[Kernel]:
     )
     yield _recur(place, inner=inner, groups=groups)
     yield stream(place.tokens, 1.5 * inner, group="norm")
-    yield gemm(place.tokens, outputs=place.hidden, inputs=inner, fmt=fmt, group="Mamba projections")
+    yield place.product(place.tokens, (inner, place.hidden), kind=kind, group=group)
     yield from all_reduce(place.tokens, place.hidden, gpus=tp)
 
 
@@ -190,33 +200,26 @@ def _mlp(place: Place) -> Iterator[Kernel]:
     yield from all_reduce(place.tokens, place.hidden, gpus=tp)
 
 
-def _two_products(place: Place, width: float, *, kind: str, group: str) -> Iterator[Kernel]:
-    fmt = place.precision.format_of(kind)  # type: ignore[arg-type]
-    yield gemm(place.tokens, outputs=width, inputs=place.hidden, fmt=fmt, group=group)
+def _two_products(place: Place, width: float, *, kind: WeightKind, group: str) -> Iterator[Kernel]:
+    yield place.product(place.tokens, (place.hidden, width), kind=kind, group=group)
     yield stream(place.tokens, width, group=group)
-    yield gemm(place.tokens, outputs=place.hidden, inputs=width, fmt=fmt, group=group)
+    yield place.product(place.tokens, (width, place.hidden), kind=kind, group=group)
 
 
 def _moe(place: Place) -> Iterator[Kernel]:
-    s, layout, precision = place.block.sizes, place.layout, place.precision
-    width = s.get("latent", place.hidden)
-    fmt = precision.format_of("router")
-    yield gemm(place.tokens, outputs=s["expert"], inputs=place.hidden, fmt=fmt, group="router")
-    yield stream(place.tokens, s["expert"], group="router")
+    s, layout, tokens = place.block.sizes, place.layout, place.tokens
+    width, group = s.get("latent", place.hidden), "latent projections"
+    yield place.product(tokens, (place.hidden, s["expert"]), kind="router", group="router")
+    yield stream(tokens, s["expert"], group="router")
     if "latent" in s:
-        fmt = precision.format_of("latent")
-        yield gemm(
-            place.tokens, outputs=width, inputs=place.hidden, fmt=fmt, group="latent projections"
-        )
+        yield place.product(tokens, (place.hidden, width), kind="latent", group=group)
     if layout.dp > 1 and layout.ep > 1:
         yield from all_to_all(place.tokens, width, gpus=layout.gpus)
     yield _experts(place, hidden=width)
     if layout.dp > 1 and layout.ep > 1:
         yield from all_to_all(place.tokens, width, gpus=layout.gpus)
     if "latent" in s:
-        yield gemm(
-            place.tokens, outputs=place.hidden, inputs=width, fmt=fmt, group="latent projections"
-        )
+        yield place.product(tokens, (width, place.hidden), kind="latent", group=group)
     yield from _two_products(
         place, s["shared_ffn"] / layout.tp, kind="shared_experts", group="shared experts"
     )
@@ -231,6 +234,7 @@ def _experts(place: Place, *, hidden: float) -> Kernel:
     """
     s, layout = place.block.sizes, place.layout
     top_k, fmt = place.block.settings["top_k"], place.precision.format_of("experts")
+    product = place.precision.product_of("experts")
     tokens = place.tokens * (layout.dp if layout.ep > 1 else 1)
     ffn = s["ffn"] if layout.ep > 1 else s["ffn"] / layout.tp
     local = s["expert"] / layout.ep
@@ -251,6 +255,7 @@ def _experts(place: Place, *, hidden: float) -> Kernel:
             "hidden": hidden,
             "ffn": ffn,
         },
+        product=product if product != fmt else "",
     )
 
 

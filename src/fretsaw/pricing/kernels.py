@@ -54,6 +54,7 @@ class Kernel:
         activation_bytes: Inputs read and outputs written.
         flops: Multiply-adds count twice.
         number_format: Of its weights (or of the cache for attention).
+        product: Format of the operands where it is another: 16 bits for weight-only formats.
         sizes: Its dimensions, by the operation:
             gemm: tokens, outputs, inputs;
             experts: tokens, top_k, expert (on this GPU), experts (of the model), hidden, ffn;
@@ -73,6 +74,7 @@ class Kernel:
     number_format: str = ACTIVATION
     sizes: Mapping[str, float] = field(default_factory=dict)
     launches: int = 1
+    product: str = ""
 
     @property
     def bytes(self) -> float:
@@ -90,7 +92,7 @@ class Kernel:
     def computed_in(self) -> str:
         """Format of the units that do its FLOPs: attention's BF16, element-wise work's FP32."""
         if self.operation in {"gemm", "experts", "scan"}:
-            return self.number_format
+            return self.product or self.number_format
         return "bf16" if self.operation in {"attention", "prefill_attention"} else "fp32"
 
 
@@ -117,7 +119,9 @@ class Timer(Protocol):
         ...
 
 
-def gemm(tokens: float, *, outputs: float, inputs: float, fmt: str, group: str) -> Kernel:
+def gemm(
+    tokens: float, *, outputs: float, inputs: float, fmt: str, group: str, product: str = ""
+) -> Kernel:
     """A dense product: (tokens, inputs) x (inputs, outputs), its weight read once."""
     return Kernel(
         "gemm",
@@ -127,6 +131,7 @@ def gemm(tokens: float, *, outputs: float, inputs: float, fmt: str, group: str) 
         flops=2.0 * tokens * outputs * inputs,
         number_format=fmt,
         sizes={"tokens": tokens, "outputs": outputs, "inputs": inputs},
+        product=product if product != fmt else "",
     )
 
 

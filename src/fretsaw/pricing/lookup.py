@@ -155,7 +155,8 @@ class TableTimer:
         Returns:
             `provider` is ``table``, ``table+model`` or what the other timer says.
         """
-        look_up = LOOK_UPS.get(kernel.operation)
+        # The tables have no weight-only products: theirs quantise the other operand too.
+        look_up = None if kernel.product else LOOK_UPS.get(kernel.operation)
         found = look_up(self.tables, kernel) if look_up else None
         if found is None:
             return self.fallback.time(kernel)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from fretsaw.core.hardware import ONE_GPU, Layout
 from fretsaw.core.precision import PRESETS, Precision, kind_of, num_bytes
@@ -120,72 +119,6 @@ def cache_bytes(block: Block, precision: Precision, *, layout: Layout = ONE_GPU)
     return {}
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """What a model, or a part of one, takes of one GPU's memory.
-
-    Attributes:
-        weights_bytes: Weights, once.
-        kv_bytes_per_token: KV cache of one token of one sequence.
-        state_bytes: SSM state and conv state of one sequence.
-    """
-
-    weights_bytes: int = 0
-    kv_bytes_per_token: int = 0
-    state_bytes: int = 0
-
-    def __add__(self, other: Footprint) -> Footprint:
-        """Both together."""
-        return Footprint(
-            self.weights_bytes + other.weights_bytes,
-            self.kv_bytes_per_token + other.kv_bytes_per_token,
-            self.state_bytes + other.state_bytes,
-        )
-
-    def times(self, count: int) -> Footprint:
-        """Of several alike."""
-        return Footprint(
-            self.weights_bytes * count, self.kv_bytes_per_token * count, self.state_bytes * count
-        )
-
-    def sequence_bytes(self, context: float) -> float:
-        """Of one sequence with that many tokens."""
-        return self.kv_bytes_per_token * context + self.state_bytes
-
-
-def footprint(shape: ModelShape, precision: Precision, *, layout: Layout = ONE_GPU) -> Footprint:
-    """What a whole model takes of one GPU."""
-    blocks, total = footprints(
-        shape.with_blocks(block for block, _ in shape.distinct), precision, layout=layout
-    )
-    for one, (_, count) in zip(blocks, shape.distinct, strict=True):
-        total += one.times(count)
-    return total
-
-
-def footprints(
-    shape: ModelShape, precision: Precision, *, layout: Layout = ONE_GPU
-) -> tuple[list[Footprint], Footprint]:
-    """What each block takes of one GPU, and what is no block (embedding, last norm, head)."""
-    weights = [0] * shape.num_blocks
-    fixed = 0
-    for row in family_named(shape.family).rows(shape):
-        if row.part == "block" and row.block is not None:
-            weights[row.block] += stored_bytes(row, precision, layout=layout)
-        elif row.part != "mtp":
-            fixed += stored_bytes(row, precision, layout=layout)
-    kept = [_kept(block, precision, layout=layout) for block in shape.blocks]
-    blocks = [Footprint(size) + one for size, one in zip(weights, kept, strict=True)]
-    return blocks, Footprint(fixed)
-
-
-def _kept(block: Block, precision: Precision, *, layout: Layout) -> Footprint:
-    """What sequences keep of a block on one GPU."""
-    cache = cache_bytes(block, precision, layout=layout)
-    state = cache.get("state_bytes", 0) + cache.get("conv_state_bytes", 0)
-    return Footprint(0, cache.get("kv_bytes_per_token", 0), state)
-
-
 def costs_by_block(shape: ModelShape) -> list[Costs]:
     """Costs of every block of a model."""
     grouped: list[list[Row]] = [[] for _ in shape.blocks]
@@ -214,19 +147,6 @@ def mtp_bytes(shape: ModelShape) -> int:
     """Bytes of the multi-token-prediction head, which stays in BF16 in every format."""
     rows = family_named(shape.family).rows(shape)
     return sum(stored_bytes(row, PRESETS["bf16"]) for row in rows if row.part == "mtp")
-
-
-def mtp_footprint(
-    shape: ModelShape, precision: Precision, *, layout: Layout = ONE_GPU
-) -> Footprint:
-    """What the prediction head takes of one GPU: weights in BF16, and caches as any block's."""
-    rows = family_named(shape.family).rows(shape)
-    total = Footprint(
-        sum(stored_bytes(r, PRESETS["bf16"], layout=layout) for r in rows if r.part == "mtp")
-    )
-    for block in shape.mtp:
-        total += _kept(block, precision, layout=layout)
-    return total
 
 
 def model_costs(shape: ModelShape) -> Costs:

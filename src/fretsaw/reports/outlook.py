@@ -12,7 +12,8 @@ from rich.table import Table
 from fretsaw.core.hardware import Workload
 from fretsaw.core.precision import preset
 from fretsaw.core.units import format_bytes
-from fretsaw.pricing.memory import footprint, model_costs, mtp_bytes
+from fretsaw.pricing.footprint import Pages, footprint, pages_of
+from fretsaw.pricing.memory import model_costs, mtp_bytes
 from fretsaw.reports.frontier import Curve, frontier_svg
 from fretsaw.reports.shown import Shown
 from fretsaw.serving.frontier import Point, requests_per_minute
@@ -106,7 +107,10 @@ class ServingPlan(Shown):
             ],
             "mtp_loaded": memory.has_mtp,
             "weights_format": setting.precision.name,
+            "products_in_16_bits": list(setting.precision.weight_only),
             "kv_dtype": setting.precision.kv,
+            "cache_pools": memory.cache.pools,
+            "cache_source": memory.cache.source,
             "state_dtype": setting.precision.state,
             "conv_state_dtype": setting.precision.conv_state,
             "context_tokens": setting.context,
@@ -139,6 +143,8 @@ def _model_json(one: NamedOutlook, *, verbosity: float) -> dict[str, Any]:
         "mtp_bytes": mtp_bytes(found.shape),
         "kv_bytes_per_token": whole.kv_bytes_per_token,
         "state_bytes_per_sequence": whole.state_bytes,
+        "page_tokens": _pages(one).tokens,
+        "page_bytes": _pages(one).page_bytes,
         "max_concurrency": found.capacity.max_concurrency,
         "max_concurrency_layout": str(found.capacity_layout),
         "gpu_weights_bytes": found.capacity.footprint.weights_bytes,
@@ -156,6 +162,26 @@ def _model_json(one: NamedOutlook, *, verbosity: float) -> dict[str, Any]:
         "gain_percent_per_percent_cut": dict(found.worth),
         "frontier": [_point_json(point) for point in found.frontier],
     }
+
+
+def _pages(one: NamedOutlook) -> Pages:
+    """In which requests are kept, under the layout that holds the most of them."""
+    found, setting = one.outlook, one.setting
+    heads = found.shape.mtp if setting.assumptions.has_mtp else ()
+    return pages_of(
+        (*(block for block, _ in found.shape.distinct), *heads),
+        setting.precision,
+        layout=found.capacity_layout,
+        rule=setting.assumptions.cache,
+    )
+
+
+def _page_text(pages: Pages) -> str:
+    if not pages.kv_bytes:
+        return "–"
+    if pages.tokens == 1:
+        return "by the token"
+    return f"{pages.tokens:,} tokens, {format_bytes(pages.page_bytes)}"
 
 
 def _weights(found: Outlook, number_format: str) -> int:
@@ -243,6 +269,7 @@ def _model_rows(plan: ServingPlan) -> Iterator[tuple[str, list[str]]]:
         f"state a sequence, {setting.precision.state}",
         [format_bytes(w.state_bytes) for w in whole],
     )
+    yield f"page of an attention block, {plan.engine}", [_page_text(_pages(m)) for m in plan.models]
     yield (
         f"requests of {setting.context:,} tokens at once",
         [f"{one.capacity.max_concurrency} ({one.capacity_layout})" for one in found],

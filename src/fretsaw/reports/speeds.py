@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 
 from fretsaw.core.units import format_bytes
-from fretsaw.pricing.memory import footprint
+from fretsaw.pricing.footprint import footprint
 from fretsaw.reports.evidence import ServedModel, Speeds
 from fretsaw.reports.html import table
 from fretsaw.reports.outlook import NamedOutlook, ServingPlan

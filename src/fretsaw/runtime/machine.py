@@ -50,6 +50,7 @@ class MachineRates:
             memory_bytes=self.memory_bytes,
             memory_bytes_per_s=self.memory_bytes_per_s,
             flops_per_s=self.flops_per_s,
+            families=("cpu",),
             sources={
                 "memory_bytes": "the operating system",
                 "memory_bytes_per_s": source,

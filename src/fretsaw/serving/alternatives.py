@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,8 +12,15 @@ from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.tables import ScoreKey
 from fretsaw.core.units import format_bytes, format_count, format_latency
 from fretsaw.core.variant import Choice
+from fretsaw.pricing.footprint import (
+    Footprint,
+    Pages,
+    footprints,
+    mtp_footprint,
+    padding,
+    pages_of,
+)
 from fretsaw.pricing.kernels import Step
-from fretsaw.pricing.memory import Footprint, footprints, mtp_footprint
 from fretsaw.serving.capacity import usable_bytes
 from fretsaw.serving.demand import (
     Demand,
@@ -30,6 +37,7 @@ from fretsaw.serving.demand import (
     token_seconds,
     token_seconds_of,
 )
+from fretsaw.serving.prediction import Prediction
 from fretsaw.solver.alternatives import Terms
 from fretsaw.solver.budget import Budget, PricedCost
 from fretsaw.solver.mip import Problem
@@ -180,14 +188,34 @@ class Alternative:
         """
         demand = self.target.demand
         distinct = list({block_key(b): b for b in blocks if b.mixer != "none"}.values())
-        held, rest = footprints(shape.with_blocks(distinct), demand.precision, layout=self.layout)
-        if demand.assumptions.has_mtp:
-            rest += mtp_footprint(shape, demand.precision, layout=self.layout)
+        heads = shape.mtp if demand.assumptions.has_mtp else ()
+        pages = self._pages((*distinct, *heads))
+        held, rest = footprints(
+            shape.with_blocks(distinct), demand.precision, layout=self.layout, pages=pages
+        )
+        if heads:
+            rest += mtp_footprint(shape, demand.precision, layout=self.layout, pages=pages)
+        rest += padding((*shape.blocks, *heads), pages=pages)
         parts = [(None, rest), *zip(distinct, held, strict=True)]
         for block, footprint in parts:
             times, provider = self._times(block, shape=shape, prices=prices)
             joules = self._joules(block, shape=shape, energies=energies)
             yield Price(self.number, str(self.layout), block, times, joules, footprint, provider)
+
+    def _pages(self, forms: Sequence[Block]) -> Pages:
+        """The pages that a request may fill worst: which ones, the Mamba state on offer decides."""
+        demand = self.target.demand
+        others = [form for form in forms if form.mixer != "mamba"]
+        found = [
+            pages_of(
+                [*others, *state],
+                demand.precision,
+                layout=self.layout,
+                rule=demand.assumptions.cache,
+            )
+            for state in [[form] for form in forms if form.mixer == "mamba"] or [[]]
+        ]
+        return max(found, key=lambda pages: -(-demand.context // pages.tokens) * pages.tokens)
 
     def _times(
         self, block: Block | None, *, shape: ModelShape, prices: Prices
@@ -308,54 +336,6 @@ class Alternative:
             joules_per_token=nanojoules / 1e9 if nanojoules else None,
             gpu_bytes=int(choice.costs[self.memory_cost]),
             usable_bytes=self.usable_bytes,
-        )
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A demand and what the prices say of a choice.
-
-    Attributes:
-        demand: What was asked.
-        layout: Under which it is met.
-        in_flight: Requests on the node.
-        token_s: Time of a token; None where only memory counts, as with what follows from it.
-        token_limit_s: The longest that was allowed.
-        server_tokens_per_s: With so many in flight, each user no slower than was asked.
-        parent_server_tokens_per_s: Of the original parent at its best in the same terms.
-        speedup: One over the other.
-        asked_speedup: If that was the demand.
-        joules_per_token: If they were bounded, modelled.
-        gpu_bytes: Memory of one GPU.
-        usable_bytes: What it has.
-    """
-
-    demand: str
-    layout: str
-    in_flight: float
-    token_s: float | None
-    token_limit_s: float | None
-    server_tokens_per_s: float | None
-    parent_server_tokens_per_s: float | None
-    speedup: float | None
-    asked_speedup: float | None
-    joules_per_token: float | None
-    gpu_bytes: int
-    usable_bytes: int
-
-    def told(self) -> str:
-        """In words: ``asked 1.3x, predicted 1.31x: ...``."""
-        if self.token_s is None or self.server_tokens_per_s is None:
-            used, usable = format_bytes(self.gpu_bytes), format_bytes(self.usable_bytes)
-            return f"{self.demand}: {used} of {usable} ({self.layout})"
-        rate = f"{format_count(self.server_tokens_per_s)} server tokens/s"
-        if self.speedup is not None:
-            rate = f"predicted {self.speedup:.3g}x, {rate}"
-        if self.asked_speedup is not None:
-            rate = f"asked {self.asked_speedup:.3g}x, {rate}"
-        return (
-            f"{self.demand}: {rate} ({self.layout}, {format_count(self.in_flight)} in flight, "
-            f"{format_latency(self.token_s)} a token)"
         )
 
 

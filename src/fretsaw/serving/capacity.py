@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from fretsaw.core.engines import BY_THE_BYTE, CacheRule
 from fretsaw.core.hardware import ONE_GPU, Layout, Node
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import format_bytes
 from fretsaw.errors import RecipeError
-from fretsaw.pricing.memory import Footprint, footprint, mtp_footprint
+from fretsaw.pricing.footprint import Footprint, footprint
 
 MEMORY_FRACTION = 0.9
 """Share of a GPU that an engine may use; vLLM's and SGLang's usual setting."""
@@ -25,12 +26,14 @@ class Assumptions:
         headroom_bytes: Of that share, kept for activations and the engine's own buffers.
         has_mtp: Whether the prediction head is loaded.
         weights_bytes: Weights of one GPU, instead of what the precision gives.
+        cache: How the engine keeps what requests need.
     """
 
     memory_fraction: float = MEMORY_FRACTION
     headroom_bytes: int = 0
     has_mtp: bool = False
     weights_bytes: int | None = None
+    cache: CacheRule = BY_THE_BYTE
 
     def __post_init__(self) -> None:
         """Refuse shares that no GPU has."""
@@ -90,15 +93,17 @@ def capacity(
 
         floor((memory * fraction - headroom - weights) / (kv * context + state)) per group
 
+    with KV cache and state in whole pages (`fretsaw.pricing.footprint`).
+
     Raises:
         RecipeError: a context below 1, no usable memory, or a model that keeps nothing of a
             sequence, so that memory is no bound.
     """
     if context < 1:
         raise RecipeError(f"a context of {context} tokens is below 1", "give tokens, such as 128k")
-    total = footprint(shape, precision, layout=layout)
-    if assumptions.has_mtp:
-        total += mtp_footprint(shape, precision, layout=layout)
+    total = footprint(
+        shape, precision, layout=layout, rule=assumptions.cache, has_mtp=assumptions.has_mtp
+    )
     if assumptions.weights_bytes is not None:
         total = replace(total, weights_bytes=assumptions.weights_bytes)
     usable = usable_bytes(node, assumptions)

@@ -6,7 +6,7 @@ from fretsaw.core.hardware import Node, hardware_named, hardware_names
 from fretsaw.core.precision import Precision
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import RecipeError
-from fretsaw.pricing.memory import footprint
+from fretsaw.pricing.footprint import footprint
 from fretsaw.serving.capacity import MEMORY_FRACTION
 
 COUNTS = (1, 2, 4, 8)

@@ -85,6 +85,8 @@ def _priced(
     if serve.is_here:
         return _priced_here(round_, serve, library=library, number=number, folder=folder)
     known = demand_on_gpus(serve, parent, number_format=round_.settings.library.precision)
+    for note in known.notes:
+        round_.run.reporter.warn(f"search.budget.serve ({serve}): {note}")
     return price_demand(
         known.demand,
         library,

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fretsaw.core.deployment import deploy
+from fretsaw.core.engines import BY_THE_BYTE, CacheRule, engine_named
 from fretsaw.core.hardware import (
     ONE_GPU,
     Hardware,
@@ -20,6 +22,7 @@ from fretsaw.core.precision import Precision, preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import RecipeError
 from fretsaw.families import family_named
+from fretsaw.families.base import ContextLimit
 from fretsaw.pricing.blocks import check_layout
 from fretsaw.pricing.energy import EnergyModel
 from fretsaw.pricing.provider import pricers
@@ -57,11 +60,13 @@ class OnGpus(NamedTuple):
         demand: What is asked.
         prices_of: Seconds.
         energies_of: Joules; None where the hardware's power is not known.
+        notes: Formats that do not run in units of their own there.
     """
 
     demand: Demand
     prices_of: PricesOf
     energies_of: EnergiesOf | None
+    notes: tuple[str, ...] = ()
 
 
 def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> OnGpus:
@@ -82,9 +87,23 @@ def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> OnGpu
     else:
         layouts = [parse_layout(serve.layout)]
         check_layout(parent.shape, layouts[0], gpus=node.count)
-    precision = preset(serve.format or number_format)
-    demand = _demand(serve, parent, node=node, layouts=layouts, precision=precision)
     engine = serve.engine or DEFAULT_ENGINE
+    asked = preset(serve.format or number_format)
+    try:
+        deployment = deploy(
+            asked, parent.shape, engine=engine_named(engine), hardware=node.hardware
+        )
+    except RecipeError as error:
+        raise RecipeError(f"search.budget.serve ({serve}): {error.message}", error.hint) from error
+    precision = deployment.precision
+    demand = _demand(
+        serve,
+        parent,
+        node=node,
+        layouts=layouts,
+        precision=precision,
+        cache=engine_named(engine).cache,
+    )
     prices_of = pricers(node.hardware, engine=engine, precision=precision)
 
     def energies_of(layout: Layout) -> EnergyModel:
@@ -97,7 +116,7 @@ def demand_on_gpus(serve: Serve, parent: Parent, *, number_format: str) -> OnGpu
             f"search.budget.serve ({serve}): the power of {node.hardware.name} is not known",
             "remove joules_per_token",
         )
-    return OnGpus(demand, prices_of, energies_of if has_power else None)
+    return OnGpus(demand, prices_of, energies_of if has_power else None, deployment.notes)
 
 
 def demand_here(serve: Serve, parent: Parent, *, hardware: Hardware, dtype: str) -> Demand:
@@ -122,7 +141,13 @@ def demand_here(serve: Serve, parent: Parent, *, hardware: Hardware, dtype: str)
 
 
 def _demand(
-    serve: Serve, parent: Parent, *, node: Node, layouts: Sequence[Layout], precision: Precision
+    serve: Serve,
+    parent: Parent,
+    *,
+    node: Node,
+    layouts: Sequence[Layout],
+    precision: Precision,
+    cache: CacheRule = BY_THE_BYTE,
 ) -> Demand:
     workload = None
     if serve.workload is not None:
@@ -134,7 +159,7 @@ def _demand(
         layouts=tuple(layouts),
         precision=precision,
         context=check_context(serve, parent),
-        assumptions=Assumptions(serve.memory_fraction),
+        assumptions=Assumptions(serve.memory_fraction, cache=cache),
         workload=workload,
         user_tokens_per_s=serve.user_tokens_per_s,
         concurrency=serve.concurrency,
@@ -154,12 +179,12 @@ def check_context(serve: Serve, parent: Parent) -> int:
         context = parse_workload(serve.workload).peak_context
     else:
         context = serve.context or 0
-    _, limit = family_named(parent.shape.family).context_limits(parent.config)
-    if context > limit:
+    limit = ContextLimit(*family_named(parent.shape.family).context_limits(parent.config))
+    if context > limit.served:
         raise RecipeError(
             f"search.budget.serve ({serve}): a context of {context:,} tokens is longer than the "
-            f"model's {limit:,}",
-            "ask for at most that; the limit follows from its config's max_position_embeddings",
+            f"model's {limit.served:,}",
+            limit.hint,
         )
     return context
 

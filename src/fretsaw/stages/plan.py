@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fretsaw.checkpoint.reader import read_config
 from fretsaw.core.compatibility import findings
-from fretsaw.core.engines import engine_named
+from fretsaw.core.deployment import Deployment, deploy
+from fretsaw.core.engines import Engine, engine_named
 from fretsaw.core.hardware import (
     Layout,
     Node,
@@ -25,12 +26,13 @@ from fretsaw.core.shape import ModelShape
 from fretsaw.core.units import format_bytes, parse_count, parse_memory
 from fretsaw.errors import RecipeError
 from fretsaw.families import family_of
+from fretsaw.families.base import ContextLimit
 from fretsaw.pricing.blocks import check_layout
 from fretsaw.pricing.provider import EngineModel, energy_models, engine_model, pricers_of
 from fretsaw.reports.outlook import NamedOutlook, ServingPlan, plan_svg
 from fretsaw.serving.capacity import MEMORY_FRACTION, Assumptions
 from fretsaw.serving.frontier import layouts_of, replica_layouts
-from fretsaw.serving.planner import Setting, outlook
+from fretsaw.serving.planner import Setting, most_sequences, outlook
 from fretsaw.serving.requirement import Requirement, judge, parse_requirement
 
 MOST_MODELS = 2
@@ -79,14 +81,6 @@ class PlanOptions:
     require: str | None = None
 
 
-@dataclass(frozen=True)
-class Limit:
-    """Tokens of context: what the config states, and what is served at most."""
-
-    stated: int
-    served: int
-
-
 ModelConfig = Path | str | Mapping[str, Any]
 """A config file, a checkpoint folder, or a config as a mapping."""
 
@@ -109,24 +103,17 @@ def plan(
     names = [_name(model, "model"), *([_name(child, "child")] if child is not None else [])]
     read = [_read(given) for given in (model, child) if given is not None]
     requirement = _check(options, models=len(read))
-    engine_named(options.engine)
-    node, precision = _node(options), _precision(options)
+    engine = engine_named(options.engine)
+    node, deployed = _node(options), _deployments(options, [shape for shape, _ in read])
     workload = _workload(options)
-    context = _context(options, workload, limit=min(limit.served for _, limit in read))
+    context = _context(
+        options, workload, limit=min((one for _, one in read), key=lambda one: one.served)
+    )
     prices = engine_model(node.hardware, options.engine)
+    terms = Terms(options, node, workload, context, prices)
     outlooks = []
     for index, (name, (shape, _)) in enumerate(zip(names, read, strict=True)):
-        setting = Setting(
-            node,
-            workload,
-            context,
-            options.user_tokens_per_s,
-            precision,
-            _assumptions(options, index=index),
-            _layouts(shape, node, text=options.layout),
-            pricers_of(node.hardware, prices, precision=precision),
-            energy_models(node.hardware, prices, precision=precision),
-        )
+        setting = terms.setting(shape, deployed[index].precision, index=index)
         outlooks.append(NamedOutlook(name, outlook(shape, setting), setting))
     first = outlooks[0]
     verdict = (
@@ -143,10 +130,39 @@ def plan(
         (
             *_misfits(outlooks),
             *_draft_notes(options),
-            *_notes(node, prices, limits=[limit for _, limit in read], context=context),
-            *_limits(options.engine, precision, outlooks=outlooks),
+            *dict.fromkeys(note for one in deployed for note in one.notes),
+            *_page_notes(engine, outlooks=outlooks),
+            *_calibration_notes(node, prices, workload=workload),
+            *_context_notes([limit for _, limit in read], context=context),
+            *_limits(engine, outlooks=outlooks),
         ),
     )
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is asked of every model of a plan."""
+
+    options: PlanOptions
+    node: Node
+    workload: Workload | None
+    context: int
+    prices: EngineModel
+
+    def setting(self, shape: ModelShape, precision: Precision, *, index: int) -> Setting:
+        """All that the answer for one model rests on."""
+        hardware = self.node.hardware
+        return Setting(
+            self.node,
+            self.workload,
+            self.context,
+            self.options.user_tokens_per_s,
+            precision,
+            _assumptions(self.options, index=index),
+            _layouts(shape, self.node, text=self.options.layout),
+            pricers_of(hardware, self.prices, precision=precision),
+            energy_models(hardware, self.prices, precision=precision),
+        )
 
 
 def _constants(model: EngineModel) -> dict[str, dict[str, object]]:
@@ -182,14 +198,17 @@ def _draft_notes(options: PlanOptions) -> Iterator[str]:
         yield "no prediction head is counted in memory: give --mtp if the drafts come from one"
 
 
-def _notes(
-    node: Node, model: EngineModel, *, limits: Sequence[Limit], context: int
+def _calibration_notes(
+    node: Node, model: EngineModel, *, workload: Workload | None
 ) -> Iterator[str]:
-    if not model.is_calibrated:
+    if workload is not None and not model.is_calibrated:
         yield (
             f"no constant was fitted to {node.hardware.name} with this engine; speeds rest on the "
             f"{f'constants of {model.like}' if model.like else 'default constants'}"
         )
+
+
+def _context_notes(limits: Sequence[ContextLimit], *, context: int) -> Iterator[str]:
     stated = min(limit.stated for limit in limits)
     if context > stated:
         yield (
@@ -198,15 +217,38 @@ def _notes(
         )
 
 
-def _limits(
-    engine: str, precision: Precision, *, outlooks: Sequence[NamedOutlook]
-) -> Iterator[str]:
+def _page_notes(engine: Engine, *, outlooks: Sequence[NamedOutlook]) -> Iterator[str]:
+    """How the engine keeps what requests need, and what caching prefixes adds to it."""
+    rule = engine.cache
+    if not rule.source:
+        yield f"in what pages {engine.name} keeps a request is not known here: counted by the byte"
+    if rule.states_with_prefix_cache == rule.states:
+        return
+    caching = replace(rule, states=rule.states_with_prefix_cache)
+    for one in outlooks:
+        if not one.outlook.shape.indices("mamba"):
+            continue
+        assumed = replace(one.setting.assumptions, cache=caching)
+        held, _ = most_sequences(one.outlook.shape, replace(one.setting, assumptions=assumed))
+        yield (
+            f"{one.name}: with prefix caching {engine.name} keeps {caching.states} Mamba states of "
+            f"a request instead of {rule.states}: then {held.max_concurrency:,} of "
+            f"{held.context:,} tokens fit"
+        )
+
+
+def _limits(engine: Engine, *, outlooks: Sequence[NamedOutlook]) -> Iterator[str]:
     """What the engine is known to do badly or not at all; with whom, if not with all."""
     said: dict[str, list[str]] = {}
     for one in outlooks:
-        found = findings(one.outlook.shape, engine=engine_named(engine), precision=precision)
+        found = findings(
+            one.outlook.shape,
+            engine=engine,
+            precision=one.setting.precision,
+            hardware=one.setting.node.hardware,
+        )
         for finding in found:
-            said.setdefault(f"{finding.engine}: {finding.what}", []).append(one.name)
+            said.setdefault(str(finding), []).append(one.name)
     for text, names in said.items():
         yield text if len(names) == len(outlooks) else f"{', '.join(names)}: {text}"
 
@@ -224,10 +266,10 @@ def write_picture(found: ServingPlan, path: Path) -> None:
     path.write_text(plan_svg(found), encoding="utf-8")
 
 
-def _read(given: ModelConfig) -> tuple[ModelShape, Limit]:
+def _read(given: ModelConfig) -> tuple[ModelShape, ContextLimit]:
     config = given if isinstance(given, Mapping) else read_config(Path(given))
     family = family_of(config)
-    return family.read_config(config), Limit(*family.context_limits(config))
+    return family.read_config(config), ContextLimit(*family.context_limits(config))
 
 
 def _name(given: ModelConfig, role: str) -> str:
@@ -277,8 +319,14 @@ def _node(options: PlanOptions) -> Node:
     return with_memory(node, memory_bytes=parse_memory(options.memory))
 
 
-def _precision(options: PlanOptions) -> Precision:
-    return preset(options.number_format).with_caches(kv=options.kv_dtype, state=options.state_dtype)
+def _deployments(options: PlanOptions, shapes: Sequence[ModelShape]) -> list[Deployment]:
+    """Number formats as the engine runs them on the hardware, of each model."""
+    asked = preset(options.number_format).with_caches(
+        kv=options.kv_dtype, state=options.state_dtype
+    )
+    hardware = parse_node(options.hardware).hardware
+    engine = engine_named(options.engine)
+    return [deploy(asked, shape, engine=engine, hardware=hardware) for shape in shapes]
 
 
 def _workload(options: PlanOptions) -> Workload | None:
@@ -288,15 +336,15 @@ def _workload(options: PlanOptions) -> Workload | None:
     return Workload(asked.input_tokens, asked.output_tokens, options.acceptance_length)
 
 
-def _context(options: PlanOptions, workload: Workload | None, *, limit: int) -> int:
+def _context(options: PlanOptions, workload: Workload | None, *, limit: ContextLimit) -> int:
     context = parse_count(options.context) if options.context is not None else None
     if context == 0:
         raise RecipeError("a context of 0 tokens is below 1", "give tokens, such as 128k")
     longest = max(context or 0, workload.peak_context if workload else 0)
-    if longest > limit:
+    if longest > limit.served:
         raise RecipeError(
-            f"a context of {longest:,} tokens is longer than the model's {limit:,}",
-            "ask for at most that; the limit follows from its config's max_position_embeddings",
+            f"a context of {longest:,} tokens is longer than the model's {limit.served:,}",
+            limit.hint,
         )
     return context or longest
 
@@ -308,6 +356,7 @@ def _assumptions(options: PlanOptions, *, index: int) -> Assumptions:
         parse_memory(options.headroom),
         options.has_mtp,
         sizes[index] if sizes else None,
+        engine_named(options.engine).cache,
     )
 
 

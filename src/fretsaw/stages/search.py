@@ -19,7 +19,7 @@ from fretsaw.pricing.memory import model_costs
 from fretsaw.recipe.sections import Search
 from fretsaw.runtime.blocks import BlockView
 from fretsaw.runtime.verify import measure_choices
-from fretsaw.serving.alternatives import Prediction
+from fretsaw.serving.prediction import Prediction
 from fretsaw.solver.alternatives import solve_any, under
 from fretsaw.solver.budget import resolve_budgets
 from fretsaw.solver.mip import Problem, random_choices, uniform_choice

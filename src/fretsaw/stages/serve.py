@@ -19,7 +19,7 @@ from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import RecipeError, RunError
 from fretsaw.families import family_of
-from fretsaw.pricing.memory import footprint
+from fretsaw.pricing.footprint import footprint
 from fretsaw.pricing.provider import pricers
 from fretsaw.pricing.step import Pricer
 from fretsaw.reports.served import Served, ServedModel, served_svg

@@ -13,12 +13,12 @@ from fretsaw.core.shape import Block, ModelShape
 from fretsaw.errors import RecipeError
 from fretsaw.families import Row, family_named
 from fretsaw.pricing.blocks import block_kernels, check_layout, head_kernels
+from fretsaw.pricing.footprint import footprint
 from fretsaw.pricing.kernels import Kernel, Step
 from fretsaw.pricing.memory import (
     cache_bytes,
     costs_by_block,
     fixed_costs,
-    footprint,
     model_costs,
     stored_bytes,
 )

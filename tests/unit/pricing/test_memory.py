@@ -9,17 +9,14 @@ from fretsaw.core.precision import PRESETS, kind_of
 from fretsaw.core.shape import Block
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.families import family_named
+from fretsaw.pricing.footprint import Footprint, footprint, footprints, mtp_footprint
 from fretsaw.pricing.memory import (
     COSTS,
-    Footprint,
     add_costs,
     costs_by_block,
     fixed_costs,
-    footprint,
-    footprints,
     model_costs,
     mtp_bytes,
-    mtp_footprint,
     stored_bytes,
 )
 from tests.shapes import hybrid_shape, published_shape

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from fretsaw.core.engines import engine_named
 from fretsaw.core.hardware import Hardware, Layout, Node, parse_node
 from fretsaw.core.precision import preset
 from fretsaw.errors import RecipeError
-from fretsaw.pricing.memory import footprint, mtp_bytes
+from fretsaw.pricing.footprint import footprint
+from fretsaw.pricing.memory import mtp_bytes
 from fretsaw.serving.capacity import Assumptions, Capacity, capacity, usable_bytes
 from tests.shapes import hybrid_shape, published_shape
 
@@ -164,3 +168,18 @@ def test_a_model_that_keeps_nothing_of_a_sequence_is_told_so() -> None:
     with pytest.raises(RecipeError, match="neither attention nor Mamba") as caught:
         held(hybrid_shape("-E"), parse_node("H100"))
     assert "one of them" in caught.value.hint
+
+
+@pytest.mark.parametrize("states", [1, 2])
+def test_f3_the_published_millions_of_tokens_hold_in_pages_too(states: int) -> None:
+    """arXiv:2607.04371: 1 and 8 requests on one card, with and without a cache of prefixes."""
+    cache = replace(engine_named("vllm").cache, states=states)
+    for shape, weights, most in ((SUPER, 70 * GIB, 1), (PUZZLE, 44.5 * GIB, 8)):
+        found = held(
+            shape,
+            parse_node("H100"),
+            memory_fraction=0.97,
+            weights_bytes=int(weights),
+            cache=cache,
+        )
+        assert found.max_concurrency == most

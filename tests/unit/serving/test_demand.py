@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from fretsaw.core.engines import engine_named
 from fretsaw.core.hardware import ONE_GPU, Hardware, Layout, Node, Workload
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.errors import InfeasibleError
 from fretsaw.pricing.energy import Energy
+from fretsaw.pricing.footprint import footprint, footprints, pages_of
 from fretsaw.pricing.kernels import Step
-from fretsaw.pricing.memory import footprints
 from fretsaw.serving.alternatives import Alternative, Price, alternatives_of
-from fretsaw.serving.capacity import capacity, usable_bytes
+from fretsaw.serving.capacity import Assumptions, capacity, usable_bytes
 from fretsaw.serving.demand import Demand, Target, best_load, target_of
 from fretsaw.serving.reach import reachable
 from fretsaw.solver.alternatives import solve_any, under
@@ -336,3 +337,37 @@ def test_at_least_one_request_is_on_each_group_of_a_replica() -> None:
     layout = Layout(1, 4, 4)
     asked = demand(4, layouts=(layout,), concurrency=2, server_tokens_per_s=10.0)
     assert Alternative(0, Target(asked, 2.0, None, None), layout).sequences == 4.0
+
+
+@pytest.mark.parametrize("context", [100, 1100, 8321])
+def test_f3_the_search_counts_a_request_in_the_same_pages_as_the_planner(context: int) -> None:
+    cache = engine_named("vllm").cache
+    asked = demand(context=context, concurrency=3.0, workload=None)
+    asked = replace(asked, assumptions=Assumptions(cache=cache))
+    target = target_of(asked, SHAPE, prices_of=lambda _: Linear())
+    [one] = alternatives_of(target, number=0, parent=SHAPE, prices_of=lambda _: Linear())
+    prices = list(one.price(SHAPE.blocks, shape=SHAPE, prices=Linear()))
+    forms = {(i, "whole"): block for i, block in enumerate(SHAPE.blocks)}
+    [memory] = one.costs(prices, forms=forms)
+    whole = footprint(SHAPE, BF16, rule=cache)
+    expected = whole.weights_bytes + 3 * whole.sequence_bytes(context)
+    assert memory.fixed + sum(memory.of_variant.values()) == expected
+    assert expected > whole.weights_bytes + 3 * footprint(SHAPE, BF16).sequence_bytes(context)
+
+
+def test_f3_the_search_expects_the_worst_page_that_a_state_on_offer_makes() -> None:
+    asked = replace(
+        demand(context=1100, concurrency=1.0, workload=None),
+        assumptions=Assumptions(cache=engine_named("vllm").cache),
+    )
+    target = target_of(asked, SHAPE, prices_of=lambda _: Linear())
+    [one] = alternatives_of(target, number=0, parent=SHAPE, prices_of=lambda _: Linear())
+    mamba = SHAPE.blocks[0]
+    smaller = mamba.with_values({"state": mamba.sizes["state"] // 2})
+    prices = list(one.price([*SHAPE.blocks, smaller], shape=SHAPE, prices=Linear()))
+    attention = next(p for p in prices if p.block and p.block.mixer == "attention")
+    for state in (mamba, smaller):
+        child = SHAPE.with_blocks([state, *SHAPE.blocks[1:]])
+        exact = pages_of(child.blocks, BF16, rule=asked.assumptions.cache)
+        pages = -(-1100 // exact.tokens)
+        assert attention.footprint.sequence_bytes(1100) >= pages * exact.page_bytes

@@ -48,6 +48,7 @@ def pico_plan(folder: Path, options: dict[str, Any], **overrides: Any) -> Servin
         ({"memory": "80"}, "'80' of memory is 80 B", 'did you mean "80GB"?'),
         ({"headroom": "2"}, "'2' of memory is 2 B", 'did you mean "2GB"?'),
         ({"memory": "-80GB"}, "'-80GB' is no size", "GiB"),
+        ({"memory": "1MiB", "headroom": "2MiB"}, "nothing is left", "more memory"),
         ({"headroom": "1TiB"}, "nothing is left", "less head-room"),
         ({"memory_fraction": 0.0}, "memory fraction of 0", "0.9"),
         ({"workload": None}, "neither a workload nor a context", "--workload"),
@@ -164,8 +165,8 @@ def test_formats_of_caches_replace_those_of_the_preset() -> None:
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        ({"hardware": "A100"}, "default constants"),
-        ({"hardware": "8xH200"}, "constants of H100"),
+        ({"hardware": "A100", "workload": "1k/100"}, "default constants"),
+        ({"hardware": "8xH200", "workload": "1k/100"}, "constants of H100"),
         ({"context": "500k"}, "262,144 positions"),
         ({"hardware": "L40S"}, "68.1 GiB of weights in 40.5 GiB of memory"),
         ({"hardware": "H100", "context": "1M"}, "leaves no room for a request of 1,000,000"),
@@ -243,3 +244,103 @@ def test_no_frontier_is_no_picture(tmp_path: Path, options: dict[str, Any]) -> N
         write_picture(planned(SUPER, **options), tmp_path / "frontier.svg")
     assert "--workload" in caught.value.hint
     assert not list(tmp_path.iterdir())
+
+
+def test_f3_short_requests_take_the_same_page_whatever_the_kv_format() -> None:
+    """As measured: 1.00 times as many at short context, more the longer it is."""
+    held = {
+        (context, kv): remembered(SUPER, hardware="2xH200", context=context, kv_dtype=kv)
+        .models[0]
+        .outlook.capacity.max_concurrency
+        for context in ("4k", "32k", "256k")
+        for kv in ("bf16", "fp8")
+    }
+    gain = {c: held[c, "fp8"] / held[c, "bf16"] for c in ("4k", "32k", "256k")}
+    assert gain["4k"] == 1
+    assert 1.2 < gain["32k"] < gain["256k"] < 2
+
+
+def test_f3_pages_are_printed_and_the_states_of_prefix_caching_told() -> None:
+    found = remembered(SUPER, hardware="H200", kv_dtype="fp8")
+    row = found.to_json()["models"][0]
+    assert (row["page_tokens"], row["page_bytes"]) == (8320, 8320 * 512)
+    assert any("2 Mamba states of a request" in note for note in found.notes)
+    assert "vllm-project" in found.assumptions()["cache_source"]
+
+
+def test_f3_an_engine_whose_pages_nobody_knows_says_so() -> None:
+    notes = remembered(SUPER, hardware="4xH100", engine="mlx-lm", number_format="bf16").notes
+    assert any("is not known here: counted by the byte" in note for note in notes)
+
+
+def test_f3_separate_pools_hold_more_short_requests_than_one_pool() -> None:
+    held = [
+        remembered(SUPER, hardware="2xH200", context="1k", engine=engine)
+        .models[0]
+        .outlook.capacity.max_concurrency
+        for engine in ("vllm", "tensorrt-llm")
+    ]
+    assert held[1] > held[0]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "options", "said"),
+    [
+        ("4xA100", {"number_format": "fp8"}, "FP8: A100 has no such units; vLLM: Marlin widens"),
+        ("4xL40S", {"number_format": "nvfp4"}, "NVFP4: L40S has no such units"),
+        ("2xH100", {"number_format": "mxfp4"}, "MXFP4: H100 has no such units"),
+        ("4xA100", {"kv_dtype": "fp8", "number_format": "bf16"}, "FP8 KV cache is widened"),
+        ("8xMI300X", {"number_format": "nvfp4"}, "FP4 weights are emulated"),
+        ("2xH100", {"engine": "llama.cpp"}, "FP8 weights are stored as BF16"),
+        ("2xH100", {"engine": "llama.cpp"}, "no floating-point KV cache below 16 bits"),
+    ],
+)
+def test_u8_a_format_without_units_is_said(
+    hardware: str, options: dict[str, Any], said: str
+) -> None:
+    notes = remembered(SUPER, **{"hardware": hardware, "layout": "tp2", **options}).notes
+    assert any(said in note for note in notes), notes
+
+
+@pytest.mark.parametrize("hardware", ["2xH100", "4xA100", "2xB200"])
+def test_u8_only_notes_that_apply(hardware: str) -> None:
+    notes = " ".join(remembered(SUPER, hardware=hardware, number_format="nvfp4").notes)
+    assert "on a CPU" not in notes
+    assert ("B200" in notes) == (hardware == "2xB200")
+    assert "speeds rest" not in notes
+
+
+@pytest.mark.parametrize(
+    ("engine", "hardware", "number_format", "nearest"),
+    [
+        ("tensorrt-llm", "4xA100", "fp8", "bf16"),
+        ("tensorrt-llm", "4xL40S", "nvfp4", "fp8"),
+        ("sglang", "4xH100", "nvfp4", "fp8"),
+    ],
+)
+def test_u8_a_format_that_does_not_run_is_refused_with_the_nearest(
+    engine: str, hardware: str, number_format: str, nearest: str
+) -> None:
+    options = {"engine": engine, "hardware": hardware, "number_format": number_format}
+    with pytest.raises(RecipeError, match="does not run") as caught:
+        remembered(SUPER, **options)
+    assert f"take format {nearest}" in caught.value.hint
+    remembered(SUPER, **{**options, "number_format": nearest})
+
+
+def test_u8_an_engine_that_is_for_other_hardware_is_refused() -> None:
+    with pytest.raises(RecipeError, match="NVIDIA GPUs only") as caught:
+        remembered(SUPER, engine="tensorrt-llm", hardware="8xMI300X", number_format="bf16")
+    assert "another engine" in caught.value.hint
+
+
+def test_u8_the_hint_of_a_long_context_names_both_limits() -> None:
+    with pytest.raises(RecipeError) as caught:
+        remembered(SUPER, context="2M")
+    assert "at most 1,048,576" in caught.value.hint
+    assert "max_position_embeddings is 262,144" in caught.value.hint
+
+
+def test_u8_notes_on_sizes_name_the_nearest_value(tmp_path: Path) -> None:
+    notes = pico_plan(tmp_path, {}, n_routed_experts=12, num_experts_per_tok=2).notes
+    assert any("expert 12" in note and "nearest: 8 or 16" in note for note in notes), notes
