@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fretsaw.stages.loaders import PAGE
 from fretsaw.stages.quantize import QuantizeOptions, quantize
 from fretsaw.stages.verify import NAME, PROMPTS, verify
 from tests.flow.conftest import Finished, Said
@@ -38,14 +39,32 @@ def test_the_folders_own_code_gives_the_same_text_when_it_is_allowed(
     )
     assert [t["prompt"] for t in without["texts"]] == list(PROMPTS)
     assert without["texts"] == allowed["texts"]
-    assert "without the folder's code" in without["checks"][-1]["looked_at"]
-    assert "with the folder's code" in allowed["checks"][-1]["looked_at"]
+    for said in (without, allowed):
+        assert "trust_remote_code=True (the folder's code is fretsaw's)" in _how(said)
+
+
+def _how(said: dict[str, Any]) -> str:
+    """By whose reader the text came."""
+    text: str = said["checks"][-1]["looked_at"]
+    return text
+
+
+def test_u1_another_folders_code_is_not_run_and_the_reader_is_named(
+    finished: Finished, tmp_path: Path
+) -> None:
+    child = Path(shutil.copytree(finished.summary.child, tmp_path / "child"))
+    for code in child.glob("*.py"):
+        code.write_text('raise SystemExit("code of the folder was run")')
+    result = verify(child)
+    assert result.faults == ()
+    assert result.checks[-1].looked_at.endswith("fretsaw's reader, not plain transformers")
+    assert result.texts == verify(finished.summary.child).texts
 
 
 def test_a_parent_opens_with_transformers_alone(finished: Finished) -> None:
     result = verify(finished.setting.parent)
     assert result.faults == ()
-    assert result.checks[-1].looked_at.endswith("AutoModelForCausalLM")
+    assert result.checks[-1].looked_at.endswith("plain transformers")
     assert len(result.texts) == len(PROMPTS)
 
 
@@ -174,6 +193,40 @@ def test_a_quantised_checkpoint_is_compared_with_what_it_says_of_itself(packed: 
     seen = {check.name: check.looked_at for check in result.checks}
     assert seen["number formats"] == "nvfp4 × 16, fp8 × 6"
     assert len(result.texts) == len(PROMPTS), "dequantised, it runs"
+    assert "plain transformers and trust_remote_code=True" in result.checks[-1].looked_at
+
+
+def test_u1_a_page_beside_a_quantised_folder_says_who_can_load_it(packed: Path) -> None:
+    page = (packed / PAGE).read_text()
+    assert "nvfp4 (experts), bf16 (all others)" in page.replace("\n", " ")
+    (row,) = [line for line in page.splitlines() if line.startswith("| transformers")]
+    assert "| yes, slowly | tried |" in row
+    assert "without trust_remote_code transformers stops" in row
+    (row,) = [line for line in page.splitlines() if line.startswith("| vLLM")]
+    assert "| no | read |" in row, "no kernel for a latent size of 16"
+
+
+def test_u1_verify_says_what_plain_transformers_makes_of_a_folder_without_our_code(
+    packed: Path, tmp_path: Path, command: Command
+) -> None:
+    """As other tools write it, and fretsaw wrote it before."""
+    folder = Path(shutil.copytree(packed, tmp_path / "theirs"))
+    config = json.loads((folder / "config.json").read_text())
+    del config["auto_map"], config["transformers_weights"]
+    (folder / "config.json").write_text(json.dumps(config))
+    for code in folder.glob("*.py"):
+        code.unlink()
+
+    said = command("verify", folder, "--json")
+
+    assert said.code == 0, said
+    found = json.loads(said.out)
+    assert "fretsaw's reader, which dequantises, not plain transformers" in _how(found)
+    answers = {check["name"]: check["answer"] for check in found["checks"]}
+    assert "transformers: no; ModelOpt's quantisation is unknown" in answers["who can load"]
+    ours = {check.name: check.answer for check in verify(packed, generate=False).checks}
+    assert "transformers: yes, slowly (tried); needs" in ours["who can load"]
+    assert found["texts"] == [{"prompt": p, "continuation": t} for p, t in verify(packed).texts]
 
 
 def test_an_exclude_list_is_wrong_both_ways(packed: Path, tmp_path: Path) -> None:

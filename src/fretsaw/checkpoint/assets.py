@@ -45,6 +45,10 @@ def write_remote_code(target: Path, config: Mapping[str, Any]) -> list[str]:
     if not config.get("auto_map"):
         return []
     for name in REMOTE_CODE:
-        source = files("fretsaw") / "data" / "remote_code" / name
-        (target / name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+        (target / name).write_bytes(remote_code(name))
     return list(REMOTE_CODE)
+
+
+def remote_code(name: str) -> bytes:
+    """One of our two model files as it comes with the package."""
+    return (files("fretsaw") / "data" / "remote_code" / name).read_bytes()

@@ -40,12 +40,14 @@ class Check:
         looked_at: What it has seen, for the reader of the table.
         faults: What is wrong.
         not_run: Why it was not run; empty if it was.
+        answer: What it says where sound or not is no answer.
     """
 
     name: str
     looked_at: str = ""
     faults: tuple[Fault, ...] = ()
     not_run: str = ""
+    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def _table_checks(named: Named, *, is_quantised: bool) -> list[Check]:
 
 def _names(named: Named) -> Check:
     readers = ", ".join(naming.engine for naming in named.family.namings)
-    return Check("names", readers, tuple(naming_faults(named)))
+    return Check("names", f"as {readers} look for them", tuple(naming_faults(named)))
 
 
 def _general_dtypes(folder: Path, listing: Listing, *, config: Mapping[str, Any]) -> Check:

@@ -24,7 +24,7 @@ from fretsaw.families.quantised import (
     CONFIG_KEY,
     FORMAT_OF,
     LEGACY_FILE,
-    PACKED_CODE,
+    STOP,
     Quantisation,
     is_match,
     module_of,
@@ -90,8 +90,7 @@ def precision_of(checkpoint: Checkpoint) -> Precision:
 
 def packing_of(checkpoint: QuantizedCheckpoint) -> Packing:
     """How a quantised checkpoint's folder keeps its weights."""
-    named = (checkpoint.config.get("auto_map") or {}).values()
-    return Packing(checkpoint.said.layout, {*PACKED_CODE.values()} <= {*map(str, named)})
+    return Packing(checkpoint.said.layout, checkpoint.config.get("transformers_weights") == STOP)
 
 
 def _legacy(folder: Path) -> Path:

@@ -97,6 +97,14 @@ def opening_snippet(folder: str, *, needs_code: bool, has_tokenizer: bool) -> st
     return "\n".join(lines)
 
 
+def loader_in_words(row: Loader) -> str:
+    """A row in one line: the verdict, how it is known and what it needs, or why not."""
+    if row.verdict == "no":
+        return f"{row.engine}: no; {str(row.findings[0]).removeprefix(f'{row.engine}: ')}"
+    known = f" ({row.evidence})" if row.evidence else ""
+    return f"{row.engine}: {row.verdict}{known}" + (f"; needs {row.needs}" if row.needs else "")
+
+
 def _row(row: Loader, sources: Sequence[str]) -> str:
     against = "; ".join(_said(finding, sources) for finding in row.findings)
     cells = (row.engine, row.checked, row.verdict, row.evidence, row.needs, against)

@@ -50,6 +50,8 @@ def _result(check: Check) -> str:
     if check.not_run:
         return f"not run: {check.not_run}"
     count = len(check.faults)
+    if check.answer and not count:
+        return check.answer
     return "sound" if not count else f"{count} fault{'s' if count > 1 else ''}"
 
 

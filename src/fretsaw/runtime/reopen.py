@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    NemotronHConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
+from fretsaw.checkpoint.assets import REMOTE_CODE, remote_code
 from fretsaw.checkpoint.header import Fault
-from fretsaw.checkpoint.reader import several
-from fretsaw.quant.reader import open_checkpoint
+from fretsaw.checkpoint.reader import read_config, several
+from fretsaw.quant.reader import QuantizedCheckpoint, open_checkpoint
 from fretsaw.runtime.load import load_model, undo_time_step_clamp
 
 
@@ -75,21 +82,55 @@ def reopen(folder: Path, *, allow_code: bool) -> Reopened:
         output_loading_info=True,
     )
     undo_time_step_clamp(model)
-    how = "AutoModelForCausalLM" + (", with the folder's code" if allow_code else "")
+    how = "plain transformers" + (", with the folder's code" if allow_code else "")
+    return Reopened(model.eval(), how, tuple(_loading_faults(info)))
+
+
+def has_our_code(folder: Path) -> bool:
+    """Whether the code that a folder brings is what fretsaw writes, byte for byte."""
+    found = {file.name: file.read_bytes() for file in folder.glob("*.py")}
+    ours = {name: remote_code(name) for name in REMOTE_CODE}
+    return found == ours
+
+
+def reopen_with_our_code(folder: Path) -> Reopened:
+    """Open as transformers does with ``trust_remote_code=True``, where the folder's code is ours.
+
+    It is the package's own copy that runs.
+
+    Args:
+        folder: One that `has_our_code`.
+
+    Raises:
+        Exception: as `reopen`.
+    """
+    module: Any = import_module(f"fretsaw.data.remote_code.{Path(REMOTE_CODE[1]).stem}")
+    auto: Any = NemotronHConfig if is_native(read_config(folder)) else module.NemotronHPuzzleConfig
+    config = auto.from_pretrained(folder, local_files_only=True)
+    model, info = module.NemotronHPuzzleForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=torch.float32,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    how = "plain transformers and trust_remote_code=True (the folder's code is fretsaw's)"
     return Reopened(model.eval(), how, tuple(_loading_faults(info)))
 
 
 def reopen_without_code(folder: Path) -> Reopened:
-    """Open with transformers' modules, built by fretsaw, without the folder's code.
+    """Open with fretsaw's own reader: transformers' modules, none of the folder's code.
 
     Unequal blocks are built one by one; packed weights are dequantised.
 
     Raises:
         CheckpointError, UnsupportedModelError: as `open_checkpoint` and `load_model`.
     """
-    return Reopened(
-        load_model(open_checkpoint(folder)), "transformers' modules, without the folder's code"
-    )
+    checkpoint = open_checkpoint(folder)
+    packed = isinstance(checkpoint, QuantizedCheckpoint)
+    how = "fretsaw's reader" + (", which dequantises" if packed else "")
+    return Reopened(load_model(checkpoint), f"{how}, not plain transformers")
 
 
 def _loading_faults(info: Mapping[str, Any]) -> list[Fault]:

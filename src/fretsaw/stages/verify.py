@@ -13,15 +13,20 @@ from fretsaw.checkpoint.reader import read_config
 from fretsaw.checkpoint.verify import Check, Verification, is_quantised, verify_files
 from fretsaw.core.units import format_bytes
 from fretsaw.errors import CheckpointError
+from fretsaw.quant.reader import open_checkpoint
 from fretsaw.quant.verify import quantised_checks
+from fretsaw.reports.loaders import loader_in_words
 from fretsaw.runtime.reopen import (
     Reopened,
     greedy,
+    has_our_code,
     is_native,
     reopen,
+    reopen_with_our_code,
     reopen_without_code,
     without_chatter,
 )
+from fretsaw.stages.loaders import loaders_of
 from fretsaw.train.packing import load_tokenizer
 
 PROMPTS = (
@@ -60,7 +65,7 @@ def verify(
         CheckpointError: there is no such folder.
     """
     path = Path(folder)
-    result = _with_formats(verify_files(path))
+    result = _with_loaders(_with_formats(verify_files(path)))
     if not generate:
         return result.with_check(Check(NAME, not_run="not asked for"))
     reason = _reason_against(path, result, allow_code=allow_remote_code)
@@ -78,6 +83,15 @@ def _with_formats(result: Verification) -> Verification:
         for check in quantised_checks(result.folder):
             result = result.with_check(check)
     return result
+
+
+def _with_loaders(result: Verification) -> Verification:
+    """With what is known of each engine about such a checkpoint, plain transformers included."""
+    if not result.family or _is_hindered(result):
+        return result
+    rows = loaders_of(open_checkpoint(result.folder))
+    answer = "\n".join(map(loader_in_words, rows))
+    return result.with_check(Check("who can load", "fretsaw's tables of engines", answer=answer))
 
 
 def _is_hindered(result: Verification) -> bool:
@@ -98,8 +112,9 @@ def _reason_against(path: Path, result: Verification, *, allow_code: bool) -> st
         torch.Size(place.shape).numel() * (2 if place.dtype == PACKED else 1)
         for place in list_tensors(path).stored
     )
+    copies = 2 if is_quantised(path, config) else 1  # what is dequantised, and the model
     needed, free = (
-        numbers * FLOAT32_BYTES,
+        numbers * FLOAT32_BYTES * copies,
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"),
     )
     if needed > free:
@@ -134,7 +149,11 @@ def _with_text(result: Verification, *, allow_code: bool) -> Verification:
 
 
 def _open(result: Verification, *, allow_code: bool) -> Reopened:
+    """As a stranger opens it, where that needs no code but transformers' and ours."""
     config = read_config(result.folder)
-    if not is_quantised(result.folder, config) and (is_native(config) or allow_code):
+    is_plain = not is_quantised(result.folder, config)
+    if config.get("auto_map") and has_our_code(result.folder):
+        return reopen_with_our_code(result.folder)
+    if (is_plain and is_native(config)) or allow_code:
         return reopen(result.folder, allow_code=allow_code)
     return reopen_without_code(result.folder)
