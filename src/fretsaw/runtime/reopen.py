@@ -20,7 +20,8 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
-from fretsaw.checkpoint.assets import REMOTE_CODE, remote_code
+from fretsaw.checkpoint.assets import remote_code
+from fretsaw.checkpoint.contents import REMOTE_CODE
 from fretsaw.checkpoint.header import Fault
 from fretsaw.checkpoint.reader import read_config, several
 from fretsaw.quant.reader import QuantizedCheckpoint, open_checkpoint
