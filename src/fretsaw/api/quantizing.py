@@ -22,7 +22,7 @@ def quantize(
     text: str | Path | None = None,
     sequences: int = 256,
     sequence_length: int = 4096,
-    method: Literal["max", "mse"] = "max",
+    method: Literal["max", "mse", "lsq"] = "max",
     percentile: float | None = None,
     kv_dtype: str | None = None,
     power_of_two_kv: bool = False,
@@ -30,8 +30,9 @@ def quantize(
     shard_bytes: str | int = "5GB",
     dtype: Literal["float32", "bfloat16"] = "float32",
     teacher: str | Path | None = None,
-    heal_tokens: int = 1_000_000,
+    heal_tokens: int | None = None,
     learning_rate: float | None = None,
+    evaluate: bool = True,
     reporter: Reporter | None = None,
 ) -> Quantized:
     """Write a checkpoint in FP8 or NVFP4, as vLLM, SGLang and TensorRT-LLM read it.
@@ -46,7 +47,8 @@ def quantize(
         text: Text on which scales of activations are found: file, folder or data set.
         sequences: Of that text, at most.
         sequence_length: Tokens in each.
-        method: Block scales of NVFP4: the largest magnitude, or the least error (slower).
+        method: Scales of weights: of the largest magnitude, of least error, or learned (with a
+            teacher) from those of least error.
         percentile: Share of magnitudes, in percent, that scales cover; all if not given.
         kv_dtype: Format of the KV cache; the number format's if not given.
         power_of_two_kv: Whether KV scales are rounded up to powers of two.
@@ -54,8 +56,9 @@ def quantize(
         shard_bytes: Size of a file.
         dtype: Of the running blocks.
         teacher: Checkpoint that the weights learn from under rounding, before they are written.
-        heal_tokens: Of that learning.
+        heal_tokens: Of that learning; 1,000,000 if not given.
         learning_rate: Its peak; found by a probe if not given.
+        evaluate: Whether loss and divergence are measured on held-out text, if there is text.
         reporter: Where progress goes; stderr by default.
 
     Raises:
@@ -84,5 +87,6 @@ def quantize(
         teacher=optional_path(teacher),
         heal_tokens=heal_tokens,
         learning_rate=learning_rate,
+        is_evaluated=evaluate,
     )
     return run(found, out=Path(out), options=options, reporter=reporter)

@@ -15,6 +15,7 @@ MODEL = "Checkpoint folder, config.json, or a shipped config: @nano, @puzzle, @s
 
 Text = str | None
 Number = float | None
+Whole = int | None
 File = Path | None
 Many = list[str] | None
 
@@ -142,7 +143,7 @@ QUANTIZING: Mapping[str, Any] = {
     "sequence_length": Annotated[int, typer.Option(min=1, metavar="TOKENS", help="In each.")],
     "method": Annotated[
         str,
-        typer.Option(metavar="METHOD", help="NVFP4 block scales: max, or mse (least error)."),
+        typer.Option(metavar="METHOD", help="Scales of weights: max, mse or lsq (learned)."),
     ],
     "percentile": Annotated[
         Number, typer.Option(metavar="%", help="Share of magnitudes that scales cover; else all.")
@@ -157,10 +158,14 @@ QUANTIZING: Mapping[str, Any] = {
     "teacher": Annotated[
         File, typer.Option(metavar="MODEL", help="Learn from it under rounding before writing.")
     ],
-    "heal_tokens": Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Of that learning.")],
+    "heal_tokens": Annotated[
+        Whole,
+        typer.Option(min=1, metavar="TOKENS", help="Of that learning; else 1M."),
+    ],
     "learning_rate": Annotated[
         Number, typer.Option(metavar="RATE", help="Its peak; found by a probe if not given.")
     ],
+    "evaluate": Annotated[bool, typer.Option(help="Measure loss and KL on held-out text.")],
 }
 
 CHECKING: Mapping[str, Any] = {

@@ -183,6 +183,7 @@ class PlannedRounding(nn.Module):
         precision: Format of each kind of weight.
         activations: What calibration saw.
         method: Where scales come from.
+        is_power_of_two_cache: KV scales are rounded up to powers of two.
 
     Raises:
         DataError: calibration is missing for a weight.
@@ -196,6 +197,7 @@ class PlannedRounding(nn.Module):
         precision: Precision,
         activations: Activations,
         method: Method = "max",
+        is_power_of_two_cache: bool = False,
     ) -> None:
         super().__init__()
         rows = family_named(shape.family).rows(shape)
@@ -224,7 +226,12 @@ class PlannedRounding(nn.Module):
             self._input_of[name] = InputScale(scale, number_format, is_learned=method == "lsq")
             self.inputs.append(self._input_of[name])
         cached = _cache_names(rows) if precision.kv == "fp8" else []
-        self._cache = {name: torch.tensor(kv_scale(activations.cache[name])) for name in cached}
+        self._cache = {
+            name: torch.tensor(
+                kv_scale(activations.cache[name], is_power_of_two=is_power_of_two_cache)
+            )
+            for name in cached
+        }
 
     @property
     def roundings(self) -> Roundings:

@@ -9,12 +9,16 @@ from typing import Any, Literal, get_args
 import yaml
 
 from fretsaw.core.precision import PRESETS, Precision, precision_from, preset
-from fretsaw.errors import RecipeError
+from fretsaw.errors import RecipeError, nearest
 from fretsaw.families.quantised import LAYOUTS, LayoutName
 from fretsaw.quant.scales import Method
 
 Dtype = Literal["float32", "bfloat16"]
 AUTO = "auto"
+NAMES = ("fp8", "nvfp4", "nvfp4-w4a16", AUTO)
+"""What is written by name."""
+
+HEAL_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,12 @@ class QuantizeOptions:
         seed: Of the order of text.
         teacher: Checkpoint in full precision that the weights learn from under rounding, before
             they are written; none: they are rounded as they are.
-        heal_tokens: Of that learning.
+        heal_tokens: Of that learning; goes with `teacher`, 1,000,000 if not given.
         heal_sequence_length: Tokens in each sequence of it.
         heal_batch_size: Sequences in each of its steps.
         learning_rate: Its peak rate; found by a probe if not given.
+        is_evaluated: Loss and divergence are measured on held-out text, if there is text.
+        evaluation_sequences: Of held-out text, each of `heal_sequence_length` tokens.
     """
 
     to: str = "nvfp4"
@@ -68,10 +74,12 @@ class QuantizeOptions:
     shard_bytes: int | str = "5GB"
     seed: int = 0
     teacher: Path | None = None
-    heal_tokens: int = 1_000_000
+    heal_tokens: int | None = None
     heal_sequence_length: int = 1024
     heal_batch_size: int = 8
     learning_rate: float | None = None
+    is_evaluated: bool = True
+    evaluation_sequences: int = 32
 
     def __post_init__(self) -> None:
         """Refuse words that mean nothing, and shares that are none."""
@@ -86,17 +94,35 @@ class QuantizeOptions:
                 raise RecipeError(f"{name} is {value!r}", f"one of {options} was expected")
         if self.percentile is not None and not 0 < self.percentile <= 100:  # noqa: PLR2004
             raise RecipeError(f"percentile is {self.percentile}", "give one in (0, 100]")
-        if (self.to == AUTO) != (self.bits is not None) or (self.to == AUTO and self.text is None):
+        self._check_auto()
+        self._check_healing()
+
+    def _check_auto(self) -> None:
+        if self.to == AUTO and self.bits is None:
             raise RecipeError(
-                f"to is {self.to!r}, bits {self.bits}, text {self.text}",
-                "--to auto goes with --bits, such as 4.75, and --text; nothing else takes --bits",
+                "to is 'auto', and bits are not given", "say how many per weight, such as 4.75"
+            )
+        if self.to == AUTO and self.text is None:
+            raise RecipeError("to is 'auto', which judges formats on text", "give text")
+        if self.to != AUTO and self.bits is not None:
+            raise RecipeError(
+                f"bits is {self.bits}, but to is {self.to!r}, which has its own number of them",
+                "bits go with `auto` alone: take that, or leave bits out",
+            )
+
+    def _check_healing(self) -> None:
+        given = {"heal_tokens": self.heal_tokens, "learning_rate": self.learning_rate}
+        if self.teacher is None and (idle := [n for n, v in given.items() if v is not None]):
+            raise RecipeError(
+                f"{idle[0]} is {given[idle[0]]}, and there is no teacher to learn from",
+                f"give a teacher (the original parent, or the model itself), or no {idle[0]}",
             )
         if self.teacher is not None and self.text is None:
-            raise RecipeError("a teacher needs text to teach on", "give --text")
+            raise RecipeError("a teacher needs text to teach on", "give text")
         if self.method == "lsq" and self.teacher is None:
             raise RecipeError(
                 "method 'lsq' learns scales, and there is no teacher",
-                "give --teacher CHECKPOINT and --text, or take --method mse",
+                "give a teacher and text, or take method mse",
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -110,14 +136,31 @@ def precision_of(options: QuantizeOptions) -> Precision:
     Raises:
         RecipeError: there is none of that name, or the file does not hold one.
     """
-    file = Path(options.to)
-    if options.to in PRESETS or file.suffix not in (".yaml", ".yml"):
-        found = preset(options.to)
-    else:
-        if not file.is_file():
-            raise RecipeError(f"{file} does not exist", f"or take {', '.join(PRESETS)}")
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if not isinstance(data, dict):
-            raise RecipeError(f"{file} holds no precision", "e.g. one line: `experts: nvfp4`")
-        found = precision_from(data, name=file.stem)
-    return found.with_caches(kv=options.kv)
+    return named_precision(options.to).with_caches(kv=options.kv)
+
+
+def named_precision(name: str) -> Precision:
+    """A precision that can be written, by its name or the name of a YAML file that holds one's own.
+
+    Raises:
+        RecipeError: there is none of that name, or the file does not hold one.
+    """
+    file = Path(name)
+    if file.suffix not in (".yaml", ".yml"):
+        return preset(_known(name))
+    if not file.is_file():
+        hint = "give the path of a YAML file"
+        raise RecipeError(f"{file} does not exist", f"{hint}, or one of {', '.join(NAMES)}")
+    data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise RecipeError(f"{file} holds no precision", "e.g. one line: `experts: nvfp4`")
+    return precision_from(data, name=file.stem)
+
+
+def _known(name: str) -> str:
+    if name in NAMES:
+        return name
+    what = f"{name!r} quantises nothing" if name in PRESETS else f"unknown precision {name!r}"
+    guess = nearest(name, NAMES)
+    hint = f"did you mean {guess!r}? " if guess else ""
+    raise RecipeError(what, f"{hint}take {', '.join(NAMES)}, or a YAML file of your own")

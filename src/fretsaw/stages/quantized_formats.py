@@ -11,6 +11,7 @@ from torch import Tensor
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.precision import LINEAR, Precision, WeightKind, kind_of
+from fretsaw.errors import InfeasibleError
 from fretsaw.families import Row
 from fretsaw.quant.calibrate import Activations
 from fretsaw.quant.formats import BLOCK
@@ -68,7 +69,7 @@ def choose_precision(
         options = _measured(
             source, ids, places=places, activations=activations, method=method, reporter=reporter
         )
-    numel = sum(row.tensor.numel(row.sizes) for rows in places.values() for row in rows)
+    numel = _numel(places)
     chosen = choose_formats(options, limit_bytes=int(numel * bits / 8))
     write_json(
         file,
@@ -81,6 +82,40 @@ def choose_precision(
     )
     blocks = {(option.block, option.kind): option.number_format for option in chosen}
     return Precision("auto", kv=kv, blocks=blocks)
+
+
+def read_chosen(folder: Path) -> list[FormatOption]:
+    """What `choose_precision` has chosen in a folder; nothing where it was not asked."""
+    file = folder / FORMATS_FILE
+    if not file.is_file():
+        return []
+    return [FormatOption(**row) for row in json.loads(file.read_text(encoding="utf-8"))["chosen"]]
+
+
+def check_bits(source: Checkpoint, *, bits: float) -> None:
+    """Whether any choice of formats takes so few bits per weight.
+
+    Raises:
+        InfeasibleError: the smallest take more.
+    """
+    places = _places(source)
+    numel = _numel(places)
+    least = sum(min(_sizes(rows).values()) for rows in places.values())
+    if least > int(numel * bits / 8):
+        raise InfeasibleError(
+            f"no choice of formats takes {bits:g} bits per weight: the smallest takes "
+            f"{8 * least / numel:.2f}",
+            "allow that many bits or more",
+        )
+
+
+def _numel(places: Places) -> int:
+    return sum(row.tensor.numel(row.sizes) for rows in places.values() for row in rows)
+
+
+def _sizes(rows: list[Row]) -> dict[str, int]:
+    """Format that fits -> bytes."""
+    return {f: sum(row_bytes(row, f) for row in rows) for f in _formats(rows)}
 
 
 def _places(source: Checkpoint) -> Places:
@@ -108,8 +143,7 @@ def _measured(
     options: list[FormatOption] = []
     with reporter.progress("blocks and kinds rounded alone", len(places)) as advance:
         for done, ((block, kind), rows) in enumerate(places.items(), start=1):
-            sizes = {f: sum(row_bytes(row, f) for row in rows) for f in _formats(rows)}
-            for number_format, num_bytes in sizes.items():
+            for number_format, num_bytes in _sizes(rows).items():
                 kl = 0.0
                 if number_format in ROUNDED:
                     alone = Precision("alone", kv="bf16", blocks={(block, kind): number_format})

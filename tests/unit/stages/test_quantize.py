@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,16 @@ from fretsaw.quant import export
 from fretsaw.quant.formats import Fp8, quantize_fp8
 from fretsaw.quant.reader import QuantizedCheckpoint
 from fretsaw.quant.scales import Method
+from fretsaw.reports.quantized import Quantized
 from fretsaw.runtime.activations import measure_activations
 from fretsaw.runtime.fake import fake_quantized
 from fretsaw.runtime.load import load_model
-from fretsaw.stages import quantize as stage
-from fretsaw.stages import quantized_healing
+from fretsaw.stages import quantized_healing, quantized_writing
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.quantize import CALIBRATION, quantize
+from fretsaw.stages.quantize import quantize
 from fretsaw.stages.quantize_options import QuantizeOptions, precision_of
 from fretsaw.stages.quantized_formats import FORMATS_FILE
+from fretsaw.stages.quantized_writing import CALIBRATION, EVALUATION
 from fretsaw.train.distill import DistillResult, distill
 from fretsaw.train.metrics import evaluate_kl
 from tests.pico import write_pico_checkpoint
@@ -89,7 +89,7 @@ def test_the_child_of_unequal_blocks_opens_quantised(folder: Path, tmp_path: Pat
     assert load_model(found)(ids).logits.isfinite().all()
     names = {p.name for p in out.iterdir()}
     assert {"config.json", "hf_quant_config.json", "tokenizer.json", CALIBRATION} <= names
-    assert {p.suffix for p in out.iterdir()} <= {".json", ".safetensors", ".py"}
+    assert {p.suffix for p in out.iterdir()} <= {".json", ".safetensors", ".py", ".md"}
     assert list(tmp_path.iterdir()) == [out]
 
 
@@ -115,7 +115,7 @@ def test_a_killed_run_goes_on_where_it_was(
         return measure(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(export, "quantize_fp8", dying)
-    monkeypatch.setattr(stage, "measure_activations", counted)
+    monkeypatch.setattr(quantized_writing, "measure_activations", counted)
     out = tmp_path / "out"
     with pytest.raises(Killed):
         quantize(folder / "even", out=out, options=options(folder), reporter=QUIET)
@@ -135,7 +135,7 @@ def test_other_settings_start_anew(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "_check", _die)
+        patch.setattr(quantized_writing, "_check", _die)
         with pytest.raises(Killed):
             quantize(folder / "even", out=out, options=options(folder), reporter=QUIET)
     changed = options(folder, to="nvfp4", seed=1)
@@ -189,6 +189,10 @@ def test_experts_without_tokens_are_listed(folder: Path, tmp_path: Path) -> None
         ({"to": "nvfp5"}, RecipeError, "unknown precision 'nvfp5'"),
         ({"to": "own.yaml"}, RecipeError, "own.yaml does not exist"),
         ({"to": "bf16"}, RecipeError, "quantises nothing"),
+        ({"to": "mxfp4"}, RecipeError, "mxfp4"),
+        ({"to": "auto", "bits": 3.0}, InfeasibleError, "takes 3 bits"),
+        ({"to": "auto", "bits": 8.0, "sequences": 10**4}, DataError, "judges on others"),
+        ({"teacher": Path("/nowhere")}, RecipeError, "no teacher at /nowhere"),
     ],
 )
 def test_what_cannot_be_done_is_refused(
@@ -205,11 +209,57 @@ def test_what_cannot_be_done_is_refused(
             options=options(folder, **changes),
             reporter=QUIET,
         )
-    assert not (tmp_path / "out").exists()
+    assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
+
+
+@pytest.mark.parametrize("name", ["int4", "FP8", "nvpf4"])
+def test_u20_an_unknown_format_lists_all_that_are_written(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(RecipeError, match=f"unknown precision '{name}'") as caught:
+        quantize(folder / "even", out=tmp_path / "out", options=options(folder, to=name))
+    assert "fp8, nvfp4, nvfp4-w4a16, auto" in str(caught.value.hint)
+
+
+def test_loss_and_divergence_are_measured_as_a_gpu_would_compute(
+    folder: Path, tmp_path: Path
+) -> None:
+    exact = load_model(Checkpoint(folder / "even"))
+    told = quantize(
+        folder / "even",
+        out=tmp_path / "out",
+        options=options(folder, to="nvfp4", heal_sequence_length=16, evaluation_sequences=8),
+        reporter=QUIET,
+    )
+    assert told.from_source is not None
+    assert 0 < told.from_source.kl < 0.5
+    assert told.from_source.tokens == 8 * 16
+    printed = str(told)
+    assert f"KL {told.from_source.kl:.4f}" in printed
+    assert f"loss {told.from_source.loss:.4f}" in printed
+    assert Quantized.from_json(json.loads(json.dumps(told.to_json()))) == told
+    kept = json.loads((tmp_path / "out" / EVALUATION).read_text())
+    assert kept["from_source"]["kl"] == told.from_source.kl
+    ids = torch.arange(3, 40)[None]
+    with fake_quantized(Checkpoint(tmp_path / "out")) as model:
+        assert evaluate_kl(model, exact, ids=ids, batch_size=1).kl > 0
+
+
+def test_without_held_out_text_it_is_written_and_not_measured(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").mkdir()
+    shutil.copy(folder / "text" / "calibration.jsonl", tmp_path / "text")
+    for name, changes in (("a", {"text": tmp_path / "text"}), ("b", {"is_evaluated": False})):
+        chosen = options(folder, **changes)
+        told = quantize(folder / "even", out=tmp_path / name, options=chosen)
+        assert told.from_source is None
+        assert not (tmp_path / name / EVALUATION).exists()
+    assert "will not be measured" in capsys.readouterr().err
 
 
 def test_healed_under_rounding_it_is_nearer_to_its_teacher(folder: Path, tmp_path: Path) -> None:
-    plain = options(folder, to="nvfp4")
+    plain = options(folder, to="nvfp4", heal_sequence_length=32)
     healing = options(
         folder,
         to="nvfp4",
@@ -218,15 +268,11 @@ def test_healed_under_rounding_it_is_nearer_to_its_teacher(folder: Path, tmp_pat
         heal_sequence_length=32,
         learning_rate=3e-4,
     )
-    for name, chosen in (("plain", plain), ("healed", healing)):
-        quantize(folder / "even", out=tmp_path / name, options=chosen, reporter=QUIET)
-    teacher = load_model(Checkpoint(folder / "even"))
-    other = replace(plain, sequences=16, seed=7)
-    ids = stage._ids(Checkpoint(folder / "even"), other, reporter=QUIET)
     found = {}
-    for name in ("plain", "healed"):
-        with fake_quantized(Checkpoint(tmp_path / name)) as model:
-            found[name] = evaluate_kl(model, teacher, ids=ids, batch_size=8).kl
+    for name, chosen in (("plain", plain), ("healed", healing)):
+        told = quantize(folder / "even", out=tmp_path / name, options=chosen, reporter=QUIET)
+        assert told.from_source is not None
+        found[name] = told.from_source.kl
     assert found["healed"] < 0.9 * found["plain"]
     assert {p.name for p in (tmp_path / "healed").iterdir()} == {
         p.name for p in (tmp_path / "plain").iterdir()
@@ -256,12 +302,14 @@ def test_what_is_written_is_what_was_learned_under(
         heal_sequence_length=32,
         learning_rate=1e-3,
     )
-    quantize(folder / "even", out=tmp_path / "out", options=healing, reporter=QUIET)
+    told = quantize(folder / "even", out=tmp_path / "out", options=healing, reporter=QUIET)
     assert found["result"].best_step > 0
     teacher = load_model(Checkpoint(folder / "even"))
     with fake_quantized(Checkpoint(tmp_path / "out")) as model:
         written = evaluate_kl(model, teacher, ids=found["ids"], batch_size=8)
     assert written.kl == found["result"].after.kl
+    assert told.from_source is not None
+    assert told.from_source.kl == written.kl
 
 
 @pytest.mark.parametrize(
@@ -269,9 +317,11 @@ def test_what_is_written_is_what_was_learned_under(
     [
         ({"text": None}, "a teacher needs text"),
         ({"method": "lsq", "teacher": None}, "there is no teacher"),
+        ({"heal_tokens": 1000, "teacher": None}, "heal_tokens is 1000, and there is no teacher"),
+        ({"learning_rate": 1e-3, "teacher": None}, "learning_rate is 0.001, and there is no"),
     ],
 )
-def test_a_teacher_needs_text_and_learned_scales_need_a_teacher(
+def test_a_teacher_needs_text_and_learning_needs_a_teacher(
     folder: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(RecipeError, match=message):
@@ -296,11 +346,14 @@ def test_words_that_mean_nothing_are_refused(folder: Path, name: str, value: obj
 def test_formats_by_sensitivity(folder: Path, tmp_path: Path) -> None:
     """The bits that were asked for, and nearer to the model than one format for all of a kind."""
     auto = options(folder, to="auto", bits=8.1, kv="bf16", judge_sequences=8)
-    quantize(folder / "even", out=tmp_path / "auto", options=auto, reporter=QUIET)
+    result = quantize(folder / "even", out=tmp_path / "auto", options=auto, reporter=QUIET)
     found = QuantizedCheckpoint(tmp_path / "auto")
     told = json.loads((tmp_path / "auto" / FORMATS_FILE).read_text())
     assert told["bits"] <= 8.1
     chosen = {(o["block"], o["kind"]): o["number_format"] for o in told["chosen"]}
+    assert {(o.block, o.kind): o.number_format for o in result.chosen} == chosen
+    rows = [line.split() for line in str(result).splitlines()]
+    assert any(row[:2] == ["experts", chosen[1, "experts"]] for row in rows)
     assert len(set(chosen.values())) > 1
     for name, row in found.matrices:
         if row.part == "block":
@@ -316,7 +369,7 @@ def test_formats_by_sensitivity(folder: Path, tmp_path: Path) -> None:
 
 def test_fewer_bits_than_there_are_formats_for(folder: Path, tmp_path: Path) -> None:
     auto = options(folder, to="auto", bits=3.0)
-    with pytest.raises(InfeasibleError, match="no choice of formats fits"):
+    with pytest.raises(InfeasibleError, match=r"takes 3 bits per weight: the smallest takes 4\.\d"):
         quantize(folder / "even", out=tmp_path / "auto", options=auto, reporter=QUIET)
 
 
@@ -324,7 +377,7 @@ def test_fewer_bits_than_there_are_formats_for(folder: Path, tmp_path: Path) -> 
     "changes", [{"to": "auto"}, {"bits": 5.0}, {"to": "auto", "bits": 5.0, "text": None}]
 )
 def test_auto_needs_bits_and_text(folder: Path, changes: dict[str, object]) -> None:
-    with pytest.raises(RecipeError, match="bits"):
+    with pytest.raises(RecipeError, match=r"bits|text"):
         options(folder, **changes)
 
 
