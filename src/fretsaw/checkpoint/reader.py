@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from safetensors import safe_open
 
 from fretsaw.checkpoint.contents import (
     CONFIG,
@@ -26,10 +24,15 @@ from fretsaw.families import Family, Row, family_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+
+    from fretsaw.checkpoint.tensors import TensorFile
+
 CUT_DTYPES = ("BF16", "F16", "F32")
 """Dtypes in which a checkpoint can be cut; a quantised one cannot."""
 
 SEVERAL = 5
+OPEN_FILES = 4
+"""Weight files that a checkpoint keeps open at a time."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +137,17 @@ class Checkpoint:
                 f"{self.folder} has no tensor {name!r}", "run `fretsaw describe` on the folder"
             )
         place = self.stored[name]
-        with safe_open(self.folder / place.file, framework="pt") as file:
-            tensor: Tensor = (
-                file.get_tensor(place.key)
-                if place.slice is None
-                else file.get_slice(place.key)[place.slice]
-            )
-            return tensor
+        return self._file(place.file).read(place.key, part=place.slice)
+
+    @cached_property
+    def _file(self) -> Callable[[str], TensorFile]:
+        """Name of a file -> the file, the last few held open."""
+        from fretsaw.checkpoint.tensors import TensorFile  # noqa: PLC0415 - headers need no torch
+
+        def opened(name: str) -> TensorFile:
+            return TensorFile(self.folder / name)
+
+        return lru_cache(maxsize=OPEN_FILES)(opened)
 
     def dtype_of(self, name: str) -> str:
         """Stored dtype of a tensor, in safetensors' words (``BF16``, ``F32``)."""

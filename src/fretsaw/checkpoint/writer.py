@@ -15,16 +15,8 @@ from torch import Tensor
 
 from fretsaw.checkpoint.contents import INDEX_NAME
 from fretsaw.checkpoint.header import DTYPE_BYTES, read_header
+from fretsaw.checkpoint.tensors import TORCH_DTYPES
 from fretsaw.errors import RunError, ShapeError
-
-TORCH_DTYPES = {
-    "F32": torch.float32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "U8": torch.uint8,
-}
-
 
 @dataclass(frozen=True)
 class Planned:
