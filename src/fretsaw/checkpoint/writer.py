@@ -18,6 +18,7 @@ from fretsaw.checkpoint.header import DTYPE_BYTES, read_header
 from fretsaw.checkpoint.tensors import TORCH_DTYPES
 from fretsaw.errors import RunError, ShapeError
 
+
 @dataclass(frozen=True)
 class Planned:
     """A tensor that will be written: its key, dtype (safetensors' word) and shape."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
+from fretsaw.importance import ssm_state
 from fretsaw.importance.ssm_state import ScanInputs, state_sums
 
-SEQUENCES, TOKENS, HEADS, DIM, GROUPS, STATE = 2, 7, 4, 3, 2, 5
+SEQUENCES, TOKENS, HEADS, DIM, GROUPS, STATE = 2, 2 * ssm_state.CHUNK + 3, 4, 3, 2, 5
 
 
 def make_scan(seed: int) -> ScanInputs:
@@ -43,7 +45,9 @@ def brute_force(scan: ScanInputs) -> Tensor:
     return total
 
 
-def test_equals_a_scan_per_channel() -> None:
+@pytest.mark.parametrize("heads_at_a_time", [1, 3, 8])
+def test_equals_a_scan_per_channel(heads_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssm_state, "TILE", heads_at_a_time * ssm_state.CHUNK * DIM * STATE)
     scan = make_scan(0)
     sums = state_sums(scan)
     torch.testing.assert_close(sums.total, brute_force(scan), rtol=1e-5, atol=0)
