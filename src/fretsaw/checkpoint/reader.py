@@ -24,7 +24,6 @@ from fretsaw.families import Family, Row, family_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-
     from fretsaw.checkpoint.tensors import TensorFile
 
 CUT_DTYPES = ("BF16", "F16", "F32")

@@ -19,9 +19,16 @@ TORCH_DTYPES = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
     "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
     "U8": torch.uint8,
     "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
     "I64": torch.int64,
+    "BOOL": torch.bool,
 }
 """Dtype in safetensors' words -> torch's."""
 
