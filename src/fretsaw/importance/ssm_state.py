@@ -69,10 +69,11 @@ def state_sums(scan: ScanInputs) -> UnitSums:
     b = _by_unit(scan.b.float().repeat_interleave(repeats, 2))
     c = _by_unit(scan.c.float().abs().repeat_interleave(repeats, 2))
     num_units = max(1, TILE // (CHUNK * dim * states))
-    tiles = zip(*(part.split(num_units, dim=1) for part in (decay, x, gate, b, c)), strict=True)
-    per_unit = torch.cat([_tile_sums(*tile) for tile in tiles])
+    tiles = zip(*(part.split(num_units, dim=1) for part in (x, decay, gate, b, c)), strict=True)
+    sums = [_tile_sums(x, decay=d, gate=g, b=b, c=c) for x, d, g, b, c in tiles]
+    per_unit = torch.cat(sums)
     total = per_unit.view(-1, groups, repeats, states).sum((0, 2))
-    count = torch.full((groups,), x.numel() // groups, dtype=torch.int64)
+    count = torch.full((groups,), scan.x.numel() // groups, dtype=torch.int64)
     return UnitSums(total.cpu(), count)
 
 
@@ -81,12 +82,12 @@ def _by_unit(part: Tensor) -> Tensor:
     return part.transpose(0, 1).flatten(1, 2)
 
 
-def _tile_sums(decay: Tensor, x: Tensor, gate: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def _tile_sums(x: Tensor, *, decay: Tensor, gate: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Sums over tokens and head channels, (units, state) float64; a unit is a head of a sequence.
 
     Args:
-        decay: (tokens, units, 1).
         x: Times the step size, (tokens, units, mamba_dim).
+        decay: (tokens, units, 1).
         gate: Its size, (tokens, units, mamba_dim).
         b: (tokens, units, state).
         c: Its size, (tokens, units, state).
