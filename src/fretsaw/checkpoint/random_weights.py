@@ -18,7 +18,8 @@ from fretsaw.checkpoint.assets import (
 )
 from fretsaw.checkpoint.contents import TOKENIZER_CONFIG
 from fretsaw.checkpoint.reader import read_config
-from fretsaw.checkpoint.writer import TORCH_DTYPES, Planned, write_json, write_weights
+from fretsaw.checkpoint.tensors import TORCH_DTYPES
+from fretsaw.checkpoint.writer import Planned, write_json, write_weights
 from fretsaw.families import family_of
 
 MATRIX = 2

@@ -13,7 +13,8 @@ from transformers import NemotronHForCausalLM
 from fretsaw.checkpoint.assets import copy_assets, write_remote_code
 from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
+from fretsaw.checkpoint.tensors import TORCH_DTYPES
+from fretsaw.checkpoint.writer import write_json
 from fretsaw.runtime.load import running_tensors, save_weights
 from fretsaw.stages.loaders import write_who_can_load
 from fretsaw.stages.manifest import CHILD

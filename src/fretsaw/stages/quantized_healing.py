@@ -13,7 +13,8 @@ from torch import Tensor
 from fretsaw.checkpoint.assets import copy_assets
 from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.checkpoint.writer import TORCH_DTYPES, write_json
+from fretsaw.checkpoint.tensors import TORCH_DTYPES
+from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.precision import Precision
 from fretsaw.quant.calibrate import Activations
 from fretsaw.quant.scales import GivenScales

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import NemotronHForCausalLM, StoppingCriteriaList
 
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.checkpoint.writer import TORCH_DTYPES
+from fretsaw.checkpoint.tensors import TORCH_DTYPES
 from fretsaw.errors import RunError
 from fretsaw.runtime.load import load_model
 from fretsaw.serving.engines.base import EngineSettings, Generation, Prompt, Timing
