@@ -71,7 +71,7 @@ class TensorFile:
             size = (stop - start) // shape.pop(0)
             start, stop = start + part * size, start + (part + 1) * size
         tensor = torch.empty(stop - start, dtype=torch.uint8)
-        self._fill(memoryview(tensor.numpy()), self._data + start)
+        self._fill(tensor.numpy().data, self._data + start)
         return tensor.view(dtype).view(shape)
 
     def _fill(self, buffer: memoryview, offset: int) -> None:
