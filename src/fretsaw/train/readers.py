@@ -129,17 +129,30 @@ def _plain(batch: pa.RecordBatch, file: TextFile, *, first: int, tally: Tally) -
     columns = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_dictionary(column.type):
+            column.validate(full=True)
             column = column.dictionary_decode()  # noqa: PLW2901
         if _is_string(column.type):
-            raw = column.cast(pa.large_binary()).to_pylist()
             columns[name] = [
                 _decoded(value, tally, where=f"{file.name}, row {number}")
-                for number, value in enumerate(raw, start=first)
+                for number, value in enumerate(_bytes(column), start=first)
             ]
         else:
+            column.validate(full=True)
             columns[name] = column.to_pylist()
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    """Values of a column of strings; a damaged file has places outside of it, which crash."""
+    if pa.types.is_string_view(column.type):
+        column.validate(full=True)
+        column = column.cast(pa.large_string())
+    is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    raw = column.view(pa.large_binary() if is_large else pa.binary())
+    raw.validate(full=True)
+    values: list[bytes | None] = raw.to_pylist()
+    return values
 
 
 def _is_string(kind: pa.DataType) -> bool:

@@ -16,6 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+
+from fretsaw.errors import DataError
+from fretsaw.train.data import load_split
+from fretsaw.train.found import FoundText
+from fretsaw.train.splits import Split
 
 SPLITS = ("train", "calibration", "validation")
 ODD_NAMES = (
@@ -181,3 +187,68 @@ def draw(parent: Path, seed: int) -> Layout:
     layout.add_decoys()
     layout.add_siblings()
     return layout
+
+
+def damage(folder: Path, rng: random.Random) -> None:
+    """Change bytes of some files, cut them, or give them other names."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink()]
+    for file in rng.sample(files, min(len(files), rng.randint(1, 3))):
+        data = bytearray(file.read_bytes())
+        kind = rng.choice(["flip", "cut", "insert", "append", "rename"])
+        if kind == "flip":
+            for _ in range(min(len(data), rng.randint(1, 4))):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        elif kind == "cut":
+            del data[rng.randrange(len(data) + 1) :]
+        elif kind == "insert":
+            data[(at := rng.randrange(len(data) + 1)) : at] = rng.randbytes(rng.randint(1, 9))
+        elif kind == "append":
+            data += rng.choice([b'{"text": 3}\n', b"\0", b"[", b'{"messages": [{}]}', b"\xff\xfe"])
+        file.write_bytes(data)
+        stem, suffix = rng.choice(["train", "test", "x"]), rng.choice([*WRITERS, "", ".csv", ".gz"])
+        if kind == "rename" and not (other := file.with_name(stem + suffix)).exists():
+            file.rename(other)
+
+
+ALL: tuple[Split, ...] = ("train", "calibration", "validation")
+
+
+def write(path: Path, *texts: object) -> Path:
+    """JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def splits(folder: Path, suffix: str = ".jsonl", word: str = "") -> Path:
+    for split in SPLITS:
+        write(folder / f"{split}{suffix}", f"{word}{split} one", f"{word}{split} two")
+    return folder
+
+
+def read(path: Path, split: Split = "train") -> tuple[list[str], FoundText]:
+    source = load_split(path, split)
+    return list(source), source.found(tokens=0)
+
+
+def everything(path: Path) -> tuple[Counter[str], FoundText]:
+    """Texts of a source without splits, from all its shares."""
+    sources = [load_split(path, split) for split in ALL]
+    assert all(source.is_hashed for source in sources)
+    texts = Counter(text for source in sources for text in source)
+    return texts, sources[0].found(tokens=0)
+
+
+def counts(found: FoundText, outcome: str) -> dict[str, int]:
+    return {one.what: one.count for one in getattr(found, outcome)}
+
+
+def refused(path: Path, split: Split = "train") -> DataError:
+    with pytest.raises(DataError) as error:
+        list(load_split(path, split))
+    return error.value
+
+
+def read_ok(path: Path) -> tuple[list[str], FoundText]:
+    write(path / "validation.jsonl", "v")
+    return read(path)

@@ -1,4 +1,4 @@
-"""Exactly the files that were found are read, each as what it is; what else was met is counted."""
+"""Exactly the files that were found are read, each as what it is; the others are counted."""
 
 from __future__ import annotations
 
@@ -17,48 +17,20 @@ import pytest
 from fretsaw.errors import DataError
 from fretsaw.train.data import TextSource, load_split
 from fretsaw.train.found import FoundText
-from fretsaw.train.readers import BAD_BYTES, BAD_CHARACTERS
-from fretsaw.train.splits import Split
-from tests.unit.train.text_folders import PACKED, SPLITS, draw
-
-ALL: tuple[Split, ...] = ("train", "calibration", "validation")
-
-
-def write(path: Path, *texts: object) -> Path:
-    """JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
-
-
-def splits(folder: Path, suffix: str = ".jsonl", word: str = "") -> Path:
-    for split in SPLITS:
-        write(folder / f"{split}{suffix}", f"{word}{split} one", f"{word}{split} two")
-    return folder
-
-
-def read(path: Path, split: Split = "train") -> tuple[list[str], FoundText]:
-    source = load_split(path, split)
-    return list(source), source.found(tokens=0)
-
-
-def everything(path: Path) -> tuple[Counter[str], FoundText]:
-    """Texts of a source without splits, from all its shares."""
-    sources = [load_split(path, split) for split in ALL]
-    assert all(source.is_hashed for source in sources)
-    texts = Counter(text for source in sources for text in source)
-    return texts, sources[0].found(tokens=0)
-
-
-def counts(found: FoundText, outcome: str) -> dict[str, int]:
-    return {one.what: one.count for one in getattr(found, outcome)}
-
-
-def refused(path: Path, split: Split = "train") -> DataError:
-    with pytest.raises(DataError) as error:
-        list(load_split(path, split))
-    return error.value
-
+from fretsaw.train.readers import BAD_BYTES
+from tests.unit.train.text_folders import (
+    ALL,
+    SPLITS,
+    counts,
+    damage,
+    draw,
+    everything,
+    read,
+    read_ok,
+    refused,
+    splits,
+    write,
+)
 
 # Paths are no patterns
 
@@ -253,114 +225,6 @@ def test_f16_a_byte_order_mark_says_how_to_read(tmp_path: Path, encoding: str) -
     assert read(tmp_path, "validation")[0] == ["ü", "ü"]
 
 
-# JSON that other readers take
-
-
-def test_f10_half_a_pair_is_repaired_and_counted(tmp_path: Path) -> None:
-    file = tmp_path / "train.jsonl"
-    file.write_text(
-        '{"text": "cut \\ud83d end"}\n{"text": "\\ud83d\\ude42"}\n{"text": "\\udc80"}\n'
-    )
-    write(tmp_path / "validation.jsonl", "v")
-    texts, found = read(tmp_path)
-    assert texts == ["cut \ufffd end", "🙂", "\ufffd"]
-    assert counts(found, "repaired") == {BAD_CHARACTERS: 2}
-    assert found.repaired[0].first == "train.jsonl:1"
-
-
-def test_f10_columns_that_are_not_read_never_matter(tmp_path: Path) -> None:
-    odd = ['{"a":' * 900 + "1" + "}" * 900, "null", '"now text"', "1" * 5000, "NaN", '"\\ud83d"']
-    lines = [f'{{"meta": {value}, "text": "row {i}"}}\n' for i, value in enumerate(odd)]
-    (tmp_path / "train.jsonl").write_text("".join(lines * 50))
-    write(tmp_path / "validation.jsonl", "v")
-    texts, found = read(tmp_path)
-    assert texts == [f"row {i}" for i in range(6)] * 50
-    assert found.warnings() == ()
-
-
-def test_f10_a_column_that_changes_its_kind_in_parquet_shards(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": ["a"], "meta": [None]}), tmp_path / "train-0.parquet")
-    pq.write_table(pa.table({"text": ["b"], "meta": [{"x": 1}]}), tmp_path / "train-1.parquet")
-    bad = pa.array([b"c\xff"], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"text": bad}), tmp_path / "train-2.parquet")
-    pq.write_table(
-        pa.table({"text": pa.array(["d", None]).dictionary_encode()}), tmp_path / "train-3.parquet"
-    )
-    texts, found = read_ok(tmp_path)
-    assert texts == ["a", "b", "c\ufffd", "d"]
-    assert counts(found, "repaired") == {BAD_BYTES: 1}
-    assert counts(found, "skipped") == {"no text in the row": 1}
-
-
-def read_ok(path: Path) -> tuple[list[str], FoundText]:
-    write(path / "validation.jsonl", "v")
-    return read(path)
-
-
-@pytest.mark.parametrize("column", ["a.b", "text ", "文"])
-def test_f10_a_column_is_a_name_too(tmp_path: Path, column: str) -> None:
-    table = pa.table({"a": [{"b": "not this"}], column: ["this"]})
-    pq.write_table(table, tmp_path / "train.parquet")
-    assert list(load_split(tmp_path, "train", text_key=column)) == ["this"]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"text": "torn', "train.jsonl:3 is no whole JSON value"),
-        ('{"text": 3}', "train.jsonl:3: column 'text' holds a number, not text"),
-        ('{"text": ["a"]}', "train.jsonl:3: column 'text' holds a list, not text"),
-        ('{"text": true}', "holds true or false, not text"),
-        ("[1, 2]", "train.jsonl:3 is no JSON object but a list"),
-        ("null", "train.jsonl:3 is no JSON object but null"),
-        ('{"text": "a"} {"text": "b"}', "train.jsonl:3 is no whole JSON value: Extra data"),
-        ("[" * 100_000, "train.jsonl:3 is no whole JSON value: it is nested too deeply"),
-    ],
-)
-def test_f10_what_cannot_be_mended_is_refused_with_file_and_line(
-    tmp_path: Path, line: str, message: str
-) -> None:
-    (tmp_path / "train.jsonl").write_text(f'{{"text": "a"}}\n\n{line}')
-    write(tmp_path / "validation.jsonl", "v")
-    assert message in refused(tmp_path).message
-
-
-def test_f10_rows_without_text_are_counted(tmp_path: Path) -> None:
-    rows = ['{"text": "a"}', '{"text": null}', '{"text": ""}', '{"txt": "b"}', '{"text": " "}']
-    (tmp_path / "train.jsonl").write_text("\n".join(rows))
-    texts, found = read_ok(tmp_path)
-    assert texts == ["a", " "]
-    assert counts(found, "skipped") == {"no text in the row": 2, "no column 'text' in the row": 1}
-    assert found.documents == 2
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[{"text": "a"}, {"text": "b"}]',
-        '[\n {"text": "a"},\n {"text": "b"}\n]\n',
-        '{"text": "a"}\n{"text": "b"}',
-        '{\n "text": "a"\n}\n{\n "text": "b"\n}\n',
-    ],
-)
-def test_f10_json_in_all_its_forms(tmp_path: Path, text: str) -> None:
-    (tmp_path / "train.json").write_text(text)
-    assert read_ok(tmp_path)[0] == ["a", "b"]
-    (tmp_path / "train.json").write_text(text[:-4])
-    assert "train.json" in refused(tmp_path).message
-
-
-@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
-def test_a_packed_file_that_was_cut_short_is_refused(tmp_path: Path, suffix: str) -> None:
-    data = b"".join(
-        json.dumps({"text": str(random.Random(i).random())}).encode() + b"\n" for i in range(3000)
-    )
-    (tmp_path / f"train.jsonl.{suffix}").write_bytes(PACKED[f".{suffix}"](data))
-    assert len(read_ok(tmp_path)[0]) == 3000
-    (tmp_path / f"train.jsonl.{suffix}").write_bytes(PACKED[f".{suffix}"](data)[:-60])
-    assert "cannot be read" in refused(tmp_path).message
-
-
 # Mixed folders
 
 
@@ -516,3 +380,21 @@ def test_random_folders_give_exactly_what_was_written(tmp_path: Path, start: int
         except Exception as error:
             error.add_note(f"seed {seed}: {layout.root}")
             raise
+
+
+@pytest.mark.parametrize("start", range(0, 120, 40))
+def test_damaged_folders_are_refused_or_read_and_never_crash(tmp_path: Path, start: int) -> None:
+    refusals = 0
+    for seed in range(start, start + 40):
+        layout = draw(tmp_path / str(seed), seed)
+        damage(layout.root, random.Random(seed))
+        for split in ALL:
+            source = None
+            try:
+                source = load_split(layout.root, split)
+                assert not any("NOT OURS" in text for text in source)
+            except DataError:
+                refusals += 1
+            if source is not None:
+                assert str(source.found(tokens=0))
+    assert refusals > 10
