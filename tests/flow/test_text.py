@@ -102,7 +102,7 @@ def test_f10_half_a_pair_and_a_wild_column_do_not_stop_a_run(
     said = dry_run(setting, command)
     assert said.code == 0, said.err
     assert (
-        "text of train, repaired: half a surrogate pair, replaced (once: train.jsonl:4)" in said.err
+        "text of train: repaired: half a surrogate pair, replaced (once: train.jsonl:4)" in said.err
     )
     assert "text of train: 60 documents of train.jsonl (JSON lines, column 'text')" in said.out
     file.write_text(file.read_text() + '{"text": "torn')

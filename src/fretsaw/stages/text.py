@@ -158,8 +158,12 @@ def tell_texts(texts: Iterable[FoundText], *, reporter: Reporter) -> None:
         reporter.say(f"text: {path}")
     for text in texts:
         reporter.say(f"  {text}")
-    for warning in dict.fromkeys(w for text in texts for w in text.warnings()):
-        reporter.warn(warning)
+    splits: dict[str, list[str]] = {}
+    for text in texts:
+        for warning in text.warnings():
+            splits.setdefault(warning, []).append(text.split)
+    for warning, whose in splits.items():
+        reporter.warn(f"text of {', '.join(dict.fromkeys(whose))}: {warning}")
 
 
 def _overlap(run: Run) -> str:

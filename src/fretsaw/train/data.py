@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from fretsaw.errors import DataError
 from fretsaw.train.columns import ChatTokenizer, Columns, RowReader
-from fretsaw.train.files import Kind, TextFile, text_file
+from fretsaw.train.files import Kind, TextFile, printable, text_file
 from fretsaw.train.found import NAMED_FILES, Counted, FoundText, Tally
 from fretsaw.train.readers import lines_of, pieces, read_plain, read_rows
 from fretsaw.train.splits import Split, SplitFiles, check_split, files_of_split, single_file
@@ -84,11 +84,11 @@ class TextSource:
         kinds = Counter(_kind(file) for file in self.files)
         return FoundText(
             split=self.split,
-            path=str(self.path),
+            path=printable(self.path),
             share=SHARES[self.split] if self.is_hashed else None,
             kinds=tuple(kinds.items()),
             num_files=len(self.files),
-            files=tuple(file.name for file in self.files[:NAMED_FILES]),
+            files=tuple(file.shown for file in self.files[:NAMED_FILES]),
             form=self.tally.form,
             documents=self.tally.documents,
             is_all=self.tally.is_all,
@@ -131,7 +131,7 @@ class TextSource:
         except DataError:
             if reader is not None or not self._may_be_prose(file):
                 raise
-            self.tally.count("skipped", "JSON that holds no rows of text", where=file.name)
+            self.tally.count("skipped", "JSON that holds no rows of text", where=file.shown)
 
     def _may_be_prose(self, file: TextFile) -> bool:
         """Whether a file is one of those that lie among programs, such as a package.json."""

@@ -88,6 +88,11 @@ class TextFile:
     compression: str = ""
 
     @property
+    def shown(self) -> str:
+        """Its name as it can be printed: names may hold bytes that are no characters."""
+        return printable(self.name)
+
+    @property
     def is_sure(self) -> bool:
         """Whether its suffix says what it holds."""
         return self.suffix in SUFFIXES
@@ -150,44 +155,45 @@ def text_file(path: Path, name: str) -> TextFile:
     return TextFile(path, name, SUFFIXES.get(suffix, "text"), suffix, compression)
 
 
+def printable(path: Path | str) -> str:
+    """A path with U+FFFD where its bytes are no UTF-8."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def walk(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Every path below a folder that is no folder, in order, with why it is no file; or ``""``.
+    """Every path below a folder that is no folder, with why it is no file; or ``""``.
 
     Hidden names are passed over. Links to folders are followed, but each folder is read once, and
     none that the folder itself lies in.
     """
-    above = {_identity(parent) for parent in folder.resolve().parents}
-    yield from _walk(folder, above | {_identity(folder)})
+    known = {_identity(place.stat()) for place in (folder, *folder.resolve().parents)}
+    folders = [folder]
+    while folders:
+        for path in _visible(folders.pop()):
+            try:
+                found = path.stat()
+            except OSError:  # nothing is there, or the link leads back to itself
+                yield path, "a link that leads nowhere"
+                continue
+            if not stat.S_ISDIR(found.st_mode):
+                yield path, "" if stat.S_ISREG(found.st_mode) else "a pipe or a device"
+            elif _identity(found) in known:
+                yield path, "a link to a folder that is read already, or lies above"
+            else:
+                known.add(_identity(found))
+                folders.append(path)
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
-
-
-def _walk(folder: Path, known: set[tuple[int, int]]) -> Iterator[tuple[Path, str]]:
+def _visible(folder: Path) -> list[Path]:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        paths = sorted(folder.iterdir())
     except OSError as error:
         raise unreadable(folder, error) from error
-    for entry in entries:
-        path = folder / entry.name
-        if entry.name.startswith(".") or entry.name == "__MACOSX":
-            continue
-        try:
-            found = path.stat()
-        except OSError:  # nothing is there, or the link leads back to itself
-            yield path, "a link that leads nowhere"
-            continue
-        if stat.S_ISDIR(found.st_mode):
-            identity = (found.st_dev, found.st_ino)
-            if identity in known:
-                yield path, "a link to a folder that is read already, or lies above"
-                continue
-            known.add(identity)
-            yield from _walk(path, known)
-        else:
-            yield path, "" if stat.S_ISREG(found.st_mode) else "a pipe or a device"
+    return [p for p in paths if not p.name.startswith(".") and p.name != "__MACOSX"]
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def problem_of(file: TextFile) -> str:

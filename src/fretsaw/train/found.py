@@ -116,14 +116,14 @@ class FoundText:
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """What should not be missed, a sentence each."""
+        """What should not be missed, a line each."""
         spoken = {"repaired": self.repaired, "skipped": self.skipped, "ignored": self.ignored}
         lines = [
-            f"text of {self.split}, {outcome}: {', '.join(map(str, counts))}"
+            f"{outcome}: {', '.join(map(str, counts))}"
             for outcome, counts in spoken.items()
             if counts
         ]
-        return (*lines, *(f"text of {self.split}: {counted}" for counted in self.noted))
+        return (*lines, *map(str, self.noted))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

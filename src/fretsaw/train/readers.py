@@ -68,7 +68,7 @@ def _lines(file: TextFile, tally: Tally, *, size: int = -1) -> Iterator[str]:
             for number, line in enumerate(lines_of(stream, size), start=1):
                 bad = len(SURROGATE.findall(line)) if is_utf8 else line.count("\ufffd")
                 if bad:
-                    tally.count("repaired", BAD_BYTES, where=f"{file.name}:{number}", number=bad)
+                    tally.count("repaired", BAD_BYTES, where=f"{file.shown}:{number}", number=bad)
                     line = line.encode("utf-8", errors).decode("utf-8", "replace")  # noqa: PLW2901
                 yield line
     except CANNOT_OPEN as error:
@@ -98,7 +98,7 @@ def read_rows(file: TextFile, tally: Tally, *, wanted: Wanted) -> Iterator[tuple
         for batch in batches(file, wanted):
             for row in _plain(batch, file, first=number + 1, tally=tally):
                 number += 1
-                yield row, f"{file.name}, row {number}"
+                yield row, f"{file.shown}, row {number}"
     except (*CANNOT_OPEN, UnicodeDecodeError) as error:
         raise unreadable(file.path, error) from error
 
@@ -106,7 +106,7 @@ def read_rows(file: TextFile, tally: Tally, *, wanted: Wanted) -> Iterator[tuple
 def _parquet_batches(file: TextFile, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     with pa.OSFile(str(file.path)) as stream:
         found = pq.ParquetFile(stream)
-        columns = wanted(found.schema_arrow.names, f"{file.name}, row 1")
+        columns = wanted(found.schema_arrow.names, f"{file.shown}, row 1")
         for batch in found.iter_batches(BATCH_ROWS, columns=list(columns)):
             yield batch.select(columns)
 
@@ -119,7 +119,7 @@ def _arrow_batches(file: TextFile, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         else:
             opened = pa.ipc.open_stream(stream)
             batches = iter(opened)
-        columns = wanted(opened.schema.names, f"{file.name}, row 1")
+        columns = wanted(opened.schema.names, f"{file.shown}, row 1")
         for batch in batches:
             yield batch.select(columns)
 
@@ -133,7 +133,7 @@ def _plain(batch: pa.RecordBatch, file: TextFile, *, first: int, tally: Tally) -
             column = column.dictionary_decode()  # noqa: PLW2901
         if _is_string(column.type):
             columns[name] = [
-                _decoded(value, tally, where=f"{file.name}, row {number}")
+                _decoded(value, tally, where=f"{file.shown}, row {number}")
                 for number, value in enumerate(_bytes(column), start=first)
             ]
         else:
@@ -201,7 +201,7 @@ def _json_values(file: TextFile, tally: Tally) -> Iterator[tuple[Any, str]]:
         yield from _whole_values(file, text)
         return
     for number, line in itertools.chain([first], full):
-        where = f"{file.name}:{number}"
+        where = f"{file.shown}:{number}"
         try:
             yield JSON.decode(line), where
         except (ValueError, RecursionError) as error:
@@ -225,10 +225,10 @@ def _whole_values(file: TextFile, text: str) -> Iterator[tuple[Any, str]]:
             value, place = JSON.raw_decode(text, rest.start())
         except (ValueError, RecursionError) as error:
             line = getattr(error, "lineno", text.count("\n", 0, place) + 1)
-            raise _no_json(f"{file.name}:{line}", error) from error
+            raise _no_json(f"{file.shown}:{line}", error) from error
         for one in value if isinstance(value, list) else [value]:
             row += 1
-            yield one, f"{file.name}, row {row}"
+            yield one, f"{file.shown}, row {row}"
 
 
 def _no_json(where: str, error: Exception) -> DataError:

@@ -122,6 +122,8 @@ class _Folder:
             return None
         if file.suffix in PROSE:
             return stem if stem in self.ours else None
+        if file.suffix in ROWS and stem.rstrip("0123456789") in self.words:
+            return stem.rstrip("0123456789")
         if stem in self.words:
             return stem
         if dotted := [part for part in stem.split(".") if part in self.words]:
@@ -197,18 +199,18 @@ def _kept(
     has_rows = any(file.kind != "text" for file in files)
     for file, problem in folder.broken.items():
         if file.name not in known:
-            ignored.count("skipped", problem, where=file.name)
+            ignored.count("skipped", problem, where=file.shown)
     for file in files:
         problem = problem_of(file)
         if problem and (file.is_sure or file.name in folder.named):
             raise refusal(file, problem)
         if problem:
-            ignored.count("skipped", problem, where=file.name)
+            ignored.count("skipped", problem, where=file.shown)
         elif not (has_rows and file.stem in ABOUT):
             kept.append(file)
     for file in folder.files:
         if is_own and file.name not in known and file.stem not in ABOUT:
-            ignored.count("skipped", "named for no split", where=file.name)
+            ignored.count("skipped", "named for no split", where=file.shown)
     reasons = ignored.counted("skipped")
     if not kept:
         raise DataError(
@@ -230,9 +232,11 @@ def check_split(path: Path, split: Split, *, wanted: str, present: Iterable[str]
         return
     alias = next((name for name in ALIASES[split] if name in names), None)
     guess = alias or nearest(wanted, names) or ("train" if split == "calibration" else None)
+    is_ours = not set(names).isdisjoint(get_args(Split))
     raise DataError(
         f"{path} has no split {wanted!r}; its splits: {', '.join(names)}",
-        f"data.splits.{split}: {guess if guess in names else names[0]}",
+        f"data.splits.{split}: {guess if guess in names else names[0]}"
+        + ("" if is_ours else "; if the files are no splits, rename them"),
     )
 
 

@@ -126,6 +126,7 @@ def test_f16_plain_text_named_for_splits_is_never_mixed(
         ("en/train.jsonl", "en/validation.jsonl"),
         ("train/a.txt", "test/a.txt", "notes.md"),
         ("TEST.JSONL", "a.jsonl"),
+        ("train1.jsonl", "train2.jsonl", "test1.jsonl"),
     ],
 )
 def test_f16_a_split_that_is_missing_is_never_made_of_another(
@@ -332,6 +333,18 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("fretsaw.train.files._opened", forbidden)
     assert "train.jsonl cannot be read: Permission denied" in refused(tmp_path).message
+
+
+def test_names_that_are_no_characters_and_folders_that_are_deep(tmp_path: Path) -> None:
+    splits(tmp_path)
+    deep = tmp_path
+    for _ in range(40):
+        deep /= "d" * 40
+    deep.mkdir(parents=True)
+    write(deep / os.fsdecode(b"\xff.jsonl"), "lost")
+    found = read(tmp_path)[1]
+    assert found.ignored[0].first.endswith("/\ufffd.jsonl")
+    assert json.dumps(found.to_json()).encode()
 
 
 def test_a_link_to_a_folder_of_a_split_is_followed(tmp_path: Path) -> None:
