@@ -446,7 +446,7 @@ def test_a_full_disk_is_found_before_any_work(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(10**9, 10**9 - 5000, 5000))
     said = command("compress", setting.recipe_file, "--out", setting.out)
     _is_refused(said)
-    assert "GB; its disk has 0.00 GB free" in said.err
+    assert "more; its disk has 4.88 KiB free" in said.err
     assert not (setting.out / "round-1").exists()
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +10,15 @@ from typing import Any
 
 from safetensors import safe_open
 
-from fretsaw.checkpoint.header import DTYPE_BYTES, Fault
+from fretsaw.checkpoint.header import Fault
 from fretsaw.checkpoint.listing import Listing
-from fretsaw.checkpoint.reader import Stored, named_places, several
+from fretsaw.checkpoint.reader import Stored, main_dtype, named_places, several
 from fretsaw.core.engines import has_equal_blocks
-from fretsaw.core.precision import kind_of
+from fretsaw.core.precision import may_stay_float32
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import nearest
 from fretsaw.families import Family, Row
-
-CONFIG_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
-"""Words of config.json for a dtype -> safetensors' words."""
+from fretsaw.families.shared_keys import stated_dtype
 
 DISAGREEMENT = "config.json and weights do not belong together: correct the one that is wrong"
 
@@ -243,12 +240,11 @@ def dtype_faults(named: Named, quantised: Container[str]) -> Iterator[Fault]:
         for name, _ in row.names()
         if name in named.places and name not in quantised
     }
-    said = CONFIG_DTYPES.get(str(named.config.get("dtype") or named.config.get("torch_dtype")))
-    expected = said or _commonest(place for place, _ in plain.values())
+    said = stated_dtype(named.config)
+    expected = said or main_dtype(place for place, _ in plain.values())
     wrong: dict[str, list[str]] = defaultdict(list)
     for name, (place, row) in plain.items():
-        is_small = len(place.shape) == 1 or row.tensor.dtype == "float32"
-        is_small |= kind_of(row.tensor, part="block") == "router"
+        is_small = may_stay_float32(row.tensor)
         if place.dtype != expected and not (is_small and place.dtype == "F32"):
             wrong[place.dtype].append(name)
     source = "the config says" if said else "most of the weights are"
@@ -258,13 +254,6 @@ def dtype_faults(named: Named, quantised: Container[str]) -> Iterator[Fault]:
             f"wrong dtype: {what} stored in {dtype}, {source} {expected}: {several(names)}",
             "convert them, or correct dtype in config.json",
         )
-
-
-def _commonest(places: Iterable[Stored]) -> str:
-    num_bytes: Counter[str] = Counter()
-    for place in places:
-        num_bytes[place.dtype] += math.prod(place.shape) * DTYPE_BYTES.get(place.dtype, 1)
-    return num_bytes.most_common(1)[0][0] if num_bytes else ""
 
 
 def naming_faults(named: Named) -> Iterator[Fault]:

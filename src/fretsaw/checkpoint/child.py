@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,14 +10,17 @@ from pathlib import Path
 from torch import Tensor
 
 from fretsaw.checkpoint.assets import copy_assets, write_remote_code
-from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.header import DTYPE_BYTES
+from fretsaw.checkpoint.reader import Checkpoint, main_dtype
 from fretsaw.checkpoint.slicing import prefix, reorder
 from fretsaw.checkpoint.writer import Planned, write_json, write_weights
 from fretsaw.core.axes import TensorAxes
+from fretsaw.core.precision import may_stay_float32
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.variant import Choice
 from fretsaw.errors import CheckpointError
 from fretsaw.families import Row
+from fretsaw.families.shared_keys import with_dtype
 
 Orders = Mapping[int, Mapping[str, Tensor]]
 Repaired = Callable[[int, str, Mapping[str, int]], Tensor | None]
@@ -50,6 +54,7 @@ def write_child(
     orders: Orders,
     repaired: Repaired,
     shard_bytes: int,
+    dtype: str = "",
     on_tensor: Callable[[int], None] = lambda _: None,
 ) -> Checkpoint:
     """Stream the child of a choice into a folder, one tensor in memory at a time, and check it.
@@ -61,6 +66,7 @@ def write_child(
         orders: Importance order of units per block and dimension.
         repaired: Weights that stand in for a plain slice.
         shard_bytes: Size of a shard.
+        dtype: As `plan_child`.
         on_tensor: Told how many tensors are written.
 
     Returns:
@@ -71,8 +77,9 @@ def write_child(
         RunError: the disk is too small.
     """
     shape = choice.child_shape(parent.shape)
+    origins = {o.target.key: o for o in plan_child(parent, choice, dtype=dtype)}
     config = parent.family.write_config(shape, parent.config)
-    origins = {o.target.key: o for o in plan_child(parent, choice)}
+    config = with_dtype(config, main_dtype(o.target for o in origins.values()))
     done = iter(range(1, len(origins) + 1))
 
     def read(key: str) -> Tensor:
@@ -92,8 +99,15 @@ def write_child(
     return _checked(folder, shape)
 
 
-def plan_child(parent: Checkpoint, choice: Choice) -> Iterator[Origin]:
-    """The origin of every tensor of the child, in file order: known before a weight is read."""
+def plan_child(parent: Checkpoint, choice: Choice, *, dtype: str = "") -> Iterator[Origin]:
+    """The origin of every tensor of the child, in file order: known before a weight is read.
+
+    Args:
+        parent: What is cut.
+        choice: One variant per block of the parent.
+        dtype: Of the child's weights, in safetensors' word; empty for that of each in the parent.
+            What rightly is in float32 stays so.
+    """
     shape = choice.child_shape(parent.shape)
     config = parent.family.write_config(shape, parent.config)
     for row, source in zip(parent.family.rows(shape), _sources(parent, choice), strict=True):
@@ -101,10 +115,24 @@ def plan_child(parent: Checkpoint, choice: Choice) -> Iterator[Origin]:
         for (name, bound), (source_name, _) in names:
             target = Planned(
                 parent.family.stored(name, config),
-                parent.dtype_of(source_name),
+                _dtype(parent.dtype_of(source_name), row, wanted=dtype),
                 row.tensor.shape(row.sizes),
             )
             yield Origin(target, source_name, source, bound, row.sizes)
+
+
+def _dtype(stored: str, row: Row, *, wanted: str) -> str:
+    is_kept = stored == "F32" and may_stay_float32(row.tensor)
+    return stored if is_kept or not wanted else wanted
+
+
+def untied_bytes(parent: Checkpoint) -> int:
+    """Bytes of the head that a child has and its parent shares with the embedding; else 0."""
+    if not parent.shape.is_tied:
+        return 0
+    embedding = next(row.tensor.name for row in parent.rows if row.part == "embedding")
+    place = parent.stored[embedding]
+    return DTYPE_BYTES[place.dtype] * math.prod(place.shape)
 
 
 def _sources(parent: Checkpoint, choice: Choice) -> Iterator[Row]:

@@ -21,6 +21,7 @@ from fretsaw.checkpoint.reader import read_config
 from fretsaw.checkpoint.tensors import TORCH_DTYPES
 from fretsaw.checkpoint.writer import Planned, write_json, write_weights
 from fretsaw.families import family_of
+from fretsaw.families.shared_keys import with_dtype
 
 MATRIX = 2
 """Axes from which on a weight is random; vectors (norms, biases, decays) are ones."""
@@ -48,7 +49,7 @@ def write_random_checkpoint(source: Path, *, folder: Path, seed: int = 0) -> Non
     parent = read_config(source)
     family = family_of(parent)
     shape = replace(family.read_config(parent), mtp=())
-    config = family.write_config(shape, parent)
+    config = with_dtype(family.write_config(shape, parent), "BF16")
     planned = [
         Planned(
             family.stored(name, config),

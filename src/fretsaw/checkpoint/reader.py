@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fretsaw.checkpoint.contents import (
     CONFIG,
@@ -16,7 +18,7 @@ from fretsaw.checkpoint.contents import (
     read_object,
     weight_files,
 )
-from fretsaw.checkpoint.header import read_header
+from fretsaw.checkpoint.header import DTYPE_BYTES, read_header
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import CheckpointError, nearest
 from fretsaw.families import Family, Row, family_of
@@ -43,6 +45,18 @@ class Stored:
     dtype: str
     shape: tuple[int, ...]
     slice: int | None = None
+
+
+class HasDtype(Protocol):
+    """A tensor, stored or planned."""
+
+    @property
+    def dtype(self) -> str:
+        """In safetensors' word."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
 
 
 class Checkpoint:
@@ -94,14 +108,12 @@ class Checkpoint:
             _complain(self.folder, "dtype that cannot be cut", names=packed, hint=hint)
         stored = dict(self.stored)
         missing, wrong = [], []
-        is_mtp = True
         for row in self.rows:
             expected = row.tensor.shape(row.sizes)
             for name, _ in row.names():
                 place = stored.pop(name, None)
                 if place is None:
                     missing.append(name)
-                    is_mtp &= row.part == "mtp"
                 elif place.shape != expected:
                     wrong.append(f"{name} is {list(place.shape)}, config says {list(expected)}")
         if wrong:
@@ -109,7 +121,8 @@ class Checkpoint:
                 self.folder, "wrong shape", names=wrong, hint="config.json and weights disagree"
             )
         if missing:
-            hint = _hint_for_missing(missing[0], stored, is_mtp=is_mtp)
+            parts = {self.family.part_of(name) for name in missing}
+            hint = _hint_for_missing(missing[0], stored, parts=parts)
             _complain(self.folder, "missing tensor", names=missing, hint=hint)
         if self.shape.is_tied:
             self._drop_copy_of_embedding(stored)
@@ -151,6 +164,14 @@ class Checkpoint:
     def dtype_of(self, name: str) -> str:
         """Stored dtype of a tensor, in safetensors' words (``BF16``, ``F32``)."""
         return self.stored[name].dtype
+
+
+def main_dtype(places: Iterable[HasDtype]) -> str:
+    """The dtype of most bytes, in safetensors' word; empty if there are none."""
+    num_bytes: Counter[str] = Counter()
+    for place in places:
+        num_bytes[place.dtype] += math.prod(place.shape) * DTYPE_BYTES.get(place.dtype, 1)
+    return num_bytes.most_common(1)[0][0] if num_bytes else ""
 
 
 def named_places(place: Stored, family: Family) -> Iterator[tuple[str, Stored]]:
@@ -213,8 +234,15 @@ def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None]:
     return files, index
 
 
-def _hint_for_missing(name: str, extra: Mapping[str, Stored], *, is_mtp: bool) -> str:
-    if is_mtp:
+def _hint_for_missing(
+    name: str, extra: Mapping[str, Stored], *, is_mtp: bool, is_head: bool
+) -> str:
+    if is_head:
+        return (
+            "if the model ties its head to the embedding, say tie_word_embeddings true in "
+            "config.json; else copy the head"
+        )
+    if parts == {"mtp"}:
         return "config.json promises a prediction head: copy it too, or say that there is none"
     near = nearest(name, extra)
     return f"stored under another name, perhaps {near!r}?" if near else "copy it again"

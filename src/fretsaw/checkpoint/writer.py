@@ -16,6 +16,7 @@ from torch import Tensor
 from fretsaw.checkpoint.contents import INDEX_NAME
 from fretsaw.checkpoint.header import DTYPE_BYTES, read_header
 from fretsaw.checkpoint.tensors import TORCH_DTYPES
+from fretsaw.core.units import format_bytes
 from fretsaw.errors import RunError, ShapeError
 
 
@@ -98,7 +99,8 @@ def need_disk(folder: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(there).free
     if free < num_bytes:
         raise RunError(
-            f"{folder} needs {num_bytes / 1e9:.2f} GB; its disk has {free / 1e9:.2f} GB free",
+            f"{folder} needs {format_bytes(num_bytes)} more; its disk has {format_bytes(free)} "
+            "free",
             "free some space, or give another --out",
         )
 

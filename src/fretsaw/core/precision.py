@@ -243,6 +243,12 @@ def kind_of(tensor: TensorAxes, *, part: str) -> WeightKind:
     return "mlp" if tensor.has("ffn") else "norm"
 
 
+def may_stay_float32(tensor: TensorAxes) -> bool:
+    """Whether a weight is rightly in float32 beside 16-bit ones: vectors, and what routes."""
+    is_vector = len(tensor.axes) == 1
+    return is_vector or tensor.dtype == "float32" or kind_of(tensor, part="block") == "router"
+
+
 def num_bytes(numel: float, number_format: str) -> float:
     """Bytes of that many numbers, block scales included; whole for whole blocks."""
     return numel * SIXTEENTHS[number_format] / 16

@@ -25,8 +25,10 @@ def with_dtype(config: Config, stored: str) -> dict[str, Any]:
 
     Args:
         config: Of a checkpoint.
-        stored: Dtype in safetensors' word.
+        stored: Dtype in safetensors' word; one that configs have no word for is not stated.
     """
+    if stored not in DTYPES:
+        return dict(config)
     keys = [key for key in DTYPE_KEYS if config.get(key)] or DTYPE_KEYS[:1]
     return {**config, **dict.fromkeys(keys, DTYPES[stored])}
 

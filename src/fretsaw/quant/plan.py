@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.reader import Checkpoint, main_dtype
 from fretsaw.checkpoint.writer import Planned
 from fretsaw.core.precision import LINEAR, QUANTISED, Precision, WeightKind, kind_of, num_bytes
 from fretsaw.errors import RecipeError, ShapeError
@@ -20,6 +20,7 @@ from fretsaw.families.quantised import (
     module_of,
     tree_of,
 )
+from fretsaw.families.shared_keys import with_dtype
 from fretsaw.quant.formats import BLOCK, check_blocks
 
 Part = Literal["copy", "weight", "block_scale", "scale", "input_scale", "cache_scale"]
@@ -99,6 +100,7 @@ def plan_export(
     rows = [(row, kind_of(row.tensor, part=row.part)) for row in table]
     _check(precision, rows)
     config = source.family.write_config(shape, source.config)
+    config = with_dtype(config, main_dtype(source.stored.values()))
     planner = _Planner(source, precision, layout, config, _origins(source, table))
     members = planner.members(rows)
     pieces: list[Piece] = []

@@ -296,6 +296,7 @@ class Build(Section):
     """How the child is written."""
 
     shard_bytes: FileBytes = 5 * 10**9
+    dtype: Literal["stored", "bfloat16", "float16", "float32"] = "stored"
 
 
 class Distill(Section):

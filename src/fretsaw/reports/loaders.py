@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fretsaw.core.compatibility import Finding, Loader
 from fretsaw.core.precision import LINEAR, Precision
+from fretsaw.core.units import format_bytes
 
 HEAD = """# Who can load this
 
@@ -16,6 +17,11 @@ fine.
 
 | engine | version looked at | loads | known because | needs | said against it |
 |---|---|---|---|---|---|
+"""
+
+UNTIED = """
+The head has {size} of weights of its own. The parent tied it to the embedding; transformers and
+vLLM tie none for this family, whatever config.json says.
 """
 
 OPENING = """
@@ -36,7 +42,12 @@ for module in model.modules():  # transformers 5.15 to 5.24 clamp Mamba's time s
 
 
 def loaders_page(
-    loaders: Sequence[Loader], *, precision: Precision, needs_code: bool, has_tokenizer: bool
+    loaders: Sequence[Loader],
+    *,
+    precision: Precision,
+    needs_code: bool,
+    has_tokenizer: bool,
+    untied_bytes: int = 0,
 ) -> str:
     """The page as Markdown.
 
@@ -45,6 +56,7 @@ def loaders_page(
         precision: Number formats that the rows hold for.
         needs_code: Whether transformers needs the two files beside the weights.
         has_tokenizer: Whether the folder brings a tokenizer.
+        untied_bytes: Of the head, if the parent tied it to the embedding; 0 if it did not.
     """
     sources = sorted({f.source for row in loaders for f in row.findings if f.source})
     rows = "".join(_row(row, sources) for row in loaders)
@@ -53,6 +65,7 @@ def loaders_page(
     return (
         HEAD.format(formats=formats_in_words(precision))
         + rows
+        + (UNTIED.format(size=format_bytes(untied_bytes)) if untied_bytes else "")
         + OPENING.format(snippet=snippet)
         + (f"\n## Sources\n\n{notes}" if notes else "")
     )

@@ -12,12 +12,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fretsaw.checkpoint.child import Repaired, plan_child, write_child
+from fretsaw.checkpoint.child import Repaired, plan_child, untied_bytes, write_child
 from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.variant import Choice
 from fretsaw.errors import RunError
+from fretsaw.families.shared_keys import DTYPES
 from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import running_name
 from fretsaw.stages.loaders import write_who_can_load
@@ -28,6 +29,7 @@ from fretsaw.stages.search import read_choice
 from fretsaw.stages.speedup import measure_speedups, write_speedups
 from fretsaw.stages.text import calibration_text
 
+CAST = {"stored": "", **{said: stored for stored, said in DTYPES.items()}}
 EXACT_COSTS = ("params", "moe_params", "active_params")
 
 
@@ -47,6 +49,7 @@ def _body(round_: RunRound, folder: Path) -> None:
             orders=read_orders(round_.result("02-rank")),
             repaired=_repairs_in(folder),
             shard_bytes=round_.settings.build.shard_bytes,
+            dtype=CAST[round_.settings.build.dtype],
             on_tensor=advance,
         )
     _verify_costs(child, choice)
@@ -133,6 +136,7 @@ def _lineage(round_: RunRound, choice: Choice) -> dict[str, object]:
         "round": round_.number,
         "choice": choice.to_json(),
         "recipe": json.loads(round_.run.recipe.to_json()),
+        "head_untied_bytes": untied_bytes(Checkpoint(round_.run.parent)),
         "seed": round_.seed,
         "versions": manifest["versions"],
     }

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import need_disk
 from fretsaw.core.compatibility import space_findings
 from fretsaw.core.engines import engine_named
@@ -19,11 +18,11 @@ from fretsaw.recipe.sections import Library, Round
 from fretsaw.solver.alternatives import Terms, solve_any
 from fretsaw.solver.budget import resolve_budgets
 from fretsaw.solver.mip import Problem
+from fretsaw.stages.check_parent import check_parent
 from fretsaw.stages.demand import Parent, check_context, demand_on_gpus, price_demand
 from fretsaw.stages.library import by_block, variants_of
 from fretsaw.stages.run import Run
 from fretsaw.stages.text import check_texts
-from fretsaw.train.packing import load_tokenizer
 
 TRAINING_BYTES = 3 * 12 + 2 * 4
 """Bytes a parameter while healing: float32 weights and two moments in two checkpoints and in the
@@ -37,10 +36,8 @@ def check(run: Run) -> None:
         FretsawError: the first thing that would stop the run later.
     """
     check_device(run.recipe.compute.device)
-    parent = Checkpoint(run.parent)
-    parent.check()
-    load_tokenizer(run.parent)
-    warnings = [w for r in run.recipe.rounds for w in check_engines(parent.shape, r.library)]
+    parent, warnings = check_parent(run.parent)
+    warnings += [w for r in run.recipe.rounds for w in check_engines(parent.shape, r.library)]
     for warning in dict.fromkeys(warnings):
         run.reporter.warn(warning)
     check_rounds(Parent(parent.shape, parent.config), run.recipe.rounds)

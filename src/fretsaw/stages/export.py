@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fretsaw.checkpoint.child import plan_child, write_child
+from fretsaw.checkpoint.child import plan_child, untied_bytes, write_child
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.core.compatibility import findings
 from fretsaw.core.engines import Engine, engine_named, has_equal_blocks
@@ -67,7 +67,7 @@ def export(
             _write_gguf(source, private, python=python, reporter=reporter or Reporter())
         else:
             rewrite(source, private, reporter=reporter or Reporter())
-            write_who_can_load(private)
+            write_who_can_load(private, untied_bytes=untied_bytes(source))
     return target
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from fretsaw.checkpoint.assets import copy_assets
-from fretsaw.checkpoint.child import plan_child, write_child
+from fretsaw.checkpoint.child import plan_child, untied_bytes, write_child
 from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.verify import verify_files
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.pricing.memory import model_costs
 from tests.pico import write_pico_checkpoint
@@ -165,3 +167,66 @@ def test_only_known_files_travel_along(parent: Checkpoint, tmp_path: Path) -> No
         "generation_config.json",
         "LICENSE",
     }
+
+
+def _parent_in(
+    folder: Path, dtypes: Callable[[str, Tensor], torch.dtype], **config: Any
+) -> Checkpoint:
+    """The pico parent with its tensors in other dtypes than its config states."""
+    write_pico_checkpoint(folder, seed=2, **config)
+    file = folder / "model.safetensors"
+    tensors = {name: t.to(dtypes(name, t)) for name, t in load_file(file).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+    return Checkpoint(folder)
+
+
+def test_f15_a_child_of_float32_weights_says_so_whatever_its_parent_states(tmp_path: Path) -> None:
+    parent = _parent_in(tmp_path / "parent", lambda name, t: torch.float32)
+    assert "the config says BF16" in verify_files(parent.folder).faults[0].message
+
+    child = _write(parent, _choice(parent, {1: {"ffn": 24}}), tmp_path / "child", {})
+
+    assert child.config["dtype"] == "float32"
+    assert verify_files(child.folder).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted", "said"),
+    [("dtype", "BF16", "bfloat16"), ("torch_dtype", "F16", "float16"), ("", "F32", "float32")],
+)
+def test_f15_a_child_is_cast_as_asked(key: str, wanted: str, said: str, tmp_path: Path) -> None:
+    parent = _parent_in(tmp_path / "parent", lambda name, t: torch.float32)
+    config = json.loads((parent.folder / "config.json").read_text())
+    del config["dtype"]
+    (parent.folder / "config.json").write_text(
+        json.dumps(config | ({key: "bfloat16"} if key else {}))
+    )
+    (tmp_path / "child").mkdir()
+    child = write_child(
+        Checkpoint(parent.folder),
+        _choice(parent, {}),
+        folder=tmp_path / "child",
+        orders={},
+        repaired=lambda block, pattern, bound: None,
+        shard_bytes=SHARD,
+        dtype=wanted,
+    )
+    assert child.dtype_of("lm_head.weight") == wanted
+    assert child.dtype_of("layers.0.mixer.A_log") == "F32"
+    assert child.config[key or "dtype"] == said
+    assert verify_files(child.folder).faults == ()
+
+
+def test_f15_a_mixture_is_said_by_its_larger_part_and_cured_by_a_cast(tmp_path: Path) -> None:
+    mixed = lambda name, t: torch.float16 if "lm_head" in name else t.dtype  # noqa: E731
+    parent = _parent_in(tmp_path / "parent", mixed, dtype="float16")
+    child = _write(parent, _choice(parent, {}), tmp_path / "child", {})
+    assert child.config["dtype"] == "bfloat16"
+    (fault,) = verify_files(child.folder).faults
+    assert "one tensor is stored in F16, the config says BF16: lm_head.weight" in fault.message
+
+
+def test_f5_the_head_of_a_tied_parent_is_counted(parent: Checkpoint, tmp_path: Path) -> None:
+    write_pico_checkpoint(tmp_path, seed=2, tie_word_embeddings=True)
+    assert untied_bytes(Checkpoint(tmp_path)) == 128 * 32 * 2
+    assert untied_bytes(parent) == 0
