@@ -234,10 +234,8 @@ def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None]:
     return files, index
 
 
-def _hint_for_missing(
-    name: str, extra: Mapping[str, Stored], *, is_mtp: bool, is_head: bool
-) -> str:
-    if is_head:
+def _hint_for_missing(name: str, extra: Mapping[str, Stored], *, parts: set[Part]) -> str:
+    if parts == {"head"}:
         return (
             "if the model ties its head to the embedding, say tie_word_embeddings true in "
             "config.json; else copy the head"
