@@ -22,6 +22,7 @@ from fretsaw.checkpoint.header import DTYPE_BYTES, read_header
 from fretsaw.core.shape import ModelShape
 from fretsaw.errors import CheckpointError, nearest
 from fretsaw.families import Family, Row, family_of
+from fretsaw.families.base import Part
 
 if TYPE_CHECKING:
     from torch import Tensor
