@@ -88,6 +88,11 @@ class TextFile:
     compression: str = ""
 
     @property
+    def identity(self) -> tuple[int, int]:
+        """The same for two names of one file."""
+        return _identity(self.path.stat())
+
+    @property
     def shown(self) -> str:
         """Its name as it can be printed: names may hold bytes that are no characters."""
         return printable(self.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -93,14 +93,23 @@ class _Folder:
         found: dict[str, list[TextFile]] = defaultdict(list)
         for file in [*self.files, *self.broken]:
             own, around = by_file.get(file.name), by_folder.get(file.name)
-            if own and around and own != around:
+            if own and around and self._meant(own) != self._meant(around):
                 raise DataError(
                     f"{file.path} is named for the split {own!r} and lies in that of {around!r}",
                     "rename the file, or move it: text of two splits is never mixed",
                 )
-            if label := own or around:
+            if label := around or own:
                 found[label].append(file)
         return found
+
+    def _meant(self, label: str) -> str:
+        """Which of our splits a label speaks of; itself where that is none."""
+        parts = label.replace("-", "_").split("_")
+        for split in get_args(Split):
+            known = (self.wanted[split].lower(), split, *ALIASES[split])
+            if label in known or not set(known).isdisjoint((parts[0], parts[-1])):
+                return str(split)
+        return label
 
     def _by_file(self) -> dict[str, str]:
         """File -> the split that its own name speaks of."""
@@ -183,7 +192,7 @@ def files_of_split(path: Path, split: Split, *, names: Mapping[Split, str]) -> S
     own = labelled[names[split].lower()]
     if lost := next((file for file in own if file in folder.broken), None):
         raise DataError(f"{lost.path}: {folder.broken[lost]}", "put the file itself there")
-    _check_once(own)
+    _check_once(file for file in own if file.name in folder.named)
     known = {file.name for files in labelled.values() for file in files}
     return _kept(folder, own, is_own=True, known=known)
 
@@ -197,20 +206,20 @@ def _kept(
     """
     ignored, kept = Tally(), []
     has_rows = any(file.kind != "text" for file in files)
-    for file, problem in folder.broken.items():
-        if file.name not in known:
-            ignored.count("skipped", problem, where=file.shown)
+    read: set[tuple[int, int]] = set()
+    for file, problem in _strangers(folder, known, is_own=is_own):
+        ignored.count("skipped", problem, where=file.shown)
     for file in files:
         problem = problem_of(file)
         if problem and (file.is_sure or file.name in folder.named):
             raise refusal(file, problem)
+        if not problem and file.identity in read:
+            problem = "a link to a file that is read already"
         if problem:
             ignored.count("skipped", problem, where=file.shown)
         elif not (has_rows and file.stem in ABOUT):
+            read.add(file.identity)
             kept.append(file)
-    for file in folder.files:
-        if is_own and file.name not in known and file.stem not in ABOUT:
-            ignored.count("skipped", "named for no split", where=file.shown)
     reasons = ignored.counted("skipped")
     if not kept:
         raise DataError(
@@ -219,6 +228,18 @@ def _kept(
             "give a folder of .txt, .jsonl or .parquet files",
         )
     return SplitFiles(tuple(kept), is_own, reasons)
+
+
+def _strangers(
+    folder: _Folder, known: Collection[str], *, is_own: bool
+) -> Iterator[tuple[TextFile, str]]:
+    """Files that serve no split, and why; those that describe the data are left out."""
+    for file, problem in folder.broken.items():
+        if file.name not in known:
+            yield file, problem
+    for file in folder.files if is_own else ():
+        if file.name not in known and file.stem not in ABOUT:
+            yield file, "named for no split"
 
 
 def check_split(path: Path, split: Split, *, wanted: str, present: Iterable[str]) -> None:
@@ -246,7 +267,7 @@ def _check_once(files: Iterable[TextFile]) -> None:
     for file in files:
         key = (str(file.path.parent), file.stem)
         known = by_stem.setdefault(key, file)
-        if known.kind != file.kind or known.compression != file.compression:
+        if (known.suffix, known.compression) != (file.suffix, file.compression):
             raise DataError(
                 f"{known.path} and {file.path.name} are the same split in two forms",
                 "keep one of them: else its text would be read twice, or half of it not at all",

@@ -253,7 +253,9 @@ def test_u14_a_folder_of_programs_with_json_files(tmp_path: Path) -> None:
     assert found.ignored[0].first == "weights.bin"
 
 
-@pytest.mark.parametrize("other", ["train.parquet", "train.txt", "train.jsonl.gz", "train.JSON.GZ"])
+@pytest.mark.parametrize(
+    "other", ["train.parquet", "train.txt", "train.jsonl.gz", "train.JSON.GZ", "train.ndjson"]
+)
 def test_u14_one_split_in_two_forms_is_refused(tmp_path: Path, other: str) -> None:
     splits(tmp_path)
     if other.endswith("parquet"):
@@ -345,6 +347,26 @@ def test_names_that_are_no_characters_and_folders_that_are_deep(tmp_path: Path) 
     found = read(tmp_path)[1]
     assert found.ignored[0].first.endswith("/\ufffd.jsonl")
     assert json.dumps(found.to_json()).encode()
+
+
+def test_a_file_of_two_names_is_read_once(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "x.jsonl", "once")
+    (tmp_path / "a" / "latest.jsonl").symlink_to("x.jsonl")
+    (tmp_path / "a" / "y.jsonl").hardlink_to(tmp_path / "a" / "x.jsonl")
+    texts, found = everything(tmp_path / "a")
+    assert texts == Counter(["once"])
+    assert counts(found, "ignored") == {"a link to a file that is read already": 2}
+    splits(tmp_path / "b")
+    (tmp_path / "b" / "calibration.jsonl").unlink()
+    (tmp_path / "b" / "calibration.jsonl").symlink_to("train.jsonl")
+    assert read(tmp_path / "b", "calibration")[0] == read(tmp_path / "b", "train")[0]
+
+
+@pytest.mark.parametrize("name", ["validation/dev.jsonl", "validation/en_valid-0.jsonl"])
+def test_another_word_for_the_split_of_its_folder(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, "ours")
+    write(tmp_path / "train" / "a.jsonl", "train")
+    assert read(tmp_path, "validation")[0] == ["ours"]
 
 
 def test_a_link_to_a_folder_of_a_split_is_followed(tmp_path: Path) -> None:
