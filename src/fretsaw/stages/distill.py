@@ -23,6 +23,7 @@ from fretsaw.stages.run import RunRound, Stage
 from fretsaw.stages.samples import write_samples
 from fretsaw.stages.text import train_ids, train_text, validation_ids, validation_text
 from fretsaw.train.distill import DistillSettings, distill
+from fretsaw.train.probe import MAX_TRIALS
 from fretsaw.train.verdict import Verdict, judge
 
 RESULT = "result.json"
@@ -41,7 +42,7 @@ def _body(round_: RunRound, folder: Path) -> None:
     cut = Checkpoint(round_.result("07-build") / CHILD)
     teacher = open_model(round_.run.parent, recipe.compute).model
     student = open_model(cut.folder, recipe.compute).model
-    with round_.run.reporter.progress("tokens", settings.tokens) as advance:
+    with round_.run.reporter.in_turn() as begin:
         result = distill(
             student,
             teacher,
@@ -51,7 +52,8 @@ def _body(round_: RunRound, folder: Path) -> None:
             folder=work,
             seed=round_.seed,
             dtypes=_stored_dtypes(cut),
-            on_progress=lambda done, text="": advance(done, text),
+            on_progress=begin("tokens", settings.tokens),
+            on_trial=begin("learning rates tried", MAX_TRIALS),
         )
     _save(student, cut, folder=folder / CHILD, shard_bytes=round_.settings.build.shard_bytes)
     write_samples(round_, parent=teacher, child=student, folder=folder)

@@ -23,6 +23,7 @@ from fretsaw.runtime.load import load_model, running_tensors, save_weights
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize_options import HEAL_TOKENS, QuantizeOptions
 from fretsaw.train.distill import DistillSettings, distill
+from fretsaw.train.probe import MAX_TRIALS
 
 HEALED, TRAINING = "healed", "training"
 SCALES = "scales/given.safetensors"
@@ -78,7 +79,7 @@ def heal_quantized(
     settings = _settings(options)
     with (
         rounded(student, source.shape, roundings=rounding.roundings),
-        reporter.progress("healing tokens", settings.tokens) as advance,
+        reporter.in_turn() as begin,
     ):
         distill(
             student,
@@ -89,7 +90,8 @@ def heal_quantized(
             folder=folder / TRAINING,
             seed=options.seed,
             dtypes=_dtypes(source),
-            on_progress=lambda done, words="": advance(done, words),
+            on_progress=begin("healing tokens", settings.tokens),
+            on_trial=begin("learning rates tried", MAX_TRIALS),
         )
     given = rounding.given
     _save(student, source, given=given, folder=healed)

@@ -34,6 +34,7 @@ def distill(
     seed: int,
     dtypes: StoredDtypes | None = None,
     on_progress: OnProgress | None = None,
+    on_trial: OnProgress | None = None,
 ) -> DistillResult:
     """Train the student towards the teacher's distribution, and leave it with its best weights.
 
@@ -57,7 +58,8 @@ def distill(
         seed: Of the order of the training text.
         dtypes: Dtype that each tensor will be stored in, by running name: held-out KL is measured
             on weights rounded so, and those are kept. Default: as they are.
-        on_progress: Told how many tokens are done.
+        on_progress: Told how many tokens are done; not of those of the probe.
+        on_trial: Told how many trials of the probe are done, at most `MAX_TRIALS`.
 
     Returns:
         What was lost and what came back, with every evaluation and trial.
@@ -99,7 +101,7 @@ def distill(
         dtypes=dtypes or {},
     )
     healing.measure_cut(teacher)
-    rate = healing.learning_rate(on_progress)
+    rate = healing.learning_rate(on_trial)
     return healing.run(rate, on_progress)
 
 
@@ -131,7 +133,7 @@ class _Healing:
         self.journal.save_best(self.student, row)
         self.journal.add_row(row)
 
-    def learning_rate(self, on_progress: OnProgress | None) -> float:
+    def learning_rate(self, on_trial: OnProgress | None) -> float:
         """The rate that was given, or the probe's."""
         given = self.settings.learning_rate
         if given != "auto":
@@ -142,8 +144,8 @@ class _Healing:
             return middle_rate(kl)
 
         def trial(rate: float) -> ProbeRow:
-            if on_progress is not None:
-                on_progress(0, f"probing the learning rate {rate:.1e}")
+            if on_trial is not None:
+                on_trial(len(self.journal.probe), f"{rate:.1e}")
             row = self._trial(rate, steps)
             self.journal.add_probe(row)
             return row
