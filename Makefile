@@ -70,5 +70,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || python3 -m venv .venv
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-compile -c constraints.txt torch==2.13.0
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-compile -c constraints.txt -e '.[dev]'
-	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c 'import fretsaw.api, transformers.trainer'
+	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c 'import fretsaw.stages.compress, fretsaw.stages.quantize, fretsaw.stages.serve, fretsaw.stages.verify, transformers.trainer'
 	@touch $@

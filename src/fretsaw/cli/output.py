@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ class Answer:
 def show(result: Any, *, as_json: bool) -> None:
     """Print what a command gave."""
     if as_json:
-        print(json.dumps(plain(result), indent=1))
+        print(json.dumps(plain(result), indent=1, allow_nan=False))
     elif isinstance(result, Answer):
         print(result.text)
     elif isinstance(result, Path):
@@ -39,10 +41,20 @@ def show(result: Any, *, as_json: bool) -> None:
 
 
 def plain(result: Any) -> Any:
-    """A result as plain data."""
+    """A result as what JSON has: numbers that it has not are null."""
     if isinstance(result, Path):
         return {"folder": str(result)}
-    return result.to_json() if hasattr(result, "to_json") else asdict(result)
+    return _finite(result.to_json() if hasattr(result, "to_json") else asdict(result))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def stdout_console() -> Console:
