@@ -80,6 +80,21 @@ def model_path(model: str | Path) -> Path:
     return path
 
 
+def checkpoint_path(model: str | Path) -> Path:
+    """Where a model with weights lies.
+
+    Raises:
+        CheckpointError: nothing is there, or no folder.
+    """
+    path = model_path(model)
+    if not path.is_dir():
+        raise CheckpointError(
+            f"{model} is a config alone; a folder with weights was expected",
+            "give the folder that holds config.json and *.safetensors",
+        )
+    return path
+
+
 def model_of(model: ModelLike) -> Path | Mapping[str, Any]:
     """A config as it is, or where the model lies.
 

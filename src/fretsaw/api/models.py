@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fretsaw.api.given import ModelLike, keywords, model_of, model_path, optional_path
+from fretsaw.api.given import (
+    ModelLike,
+    checkpoint_path,
+    keywords,
+    model_of,
+    model_path,
+    optional_path,
+)
 
 if TYPE_CHECKING:
     from fretsaw.reports.description import Description
@@ -199,7 +206,7 @@ def verify(
     Raises:
         CheckpointError: there is no such folder.
     """
-    found = model_path(model)
+    found = checkpoint_path(model)
     from fretsaw.reports.verification import Verified  # noqa: PLC0415
     from fretsaw.stages.verify import verify as run  # noqa: PLC0415
 
@@ -233,7 +240,7 @@ def export(
         RunError: `out` is there, or llama.cpp is not, or does not take it.
         UnsupportedModelError: the engine cannot load such a model, by what is known of it.
     """
-    found, python = model_path(model), optional_path(engine_python)
+    found, python = checkpoint_path(model), optional_path(engine_python)
     from fretsaw.stages.export import export as run  # noqa: PLC0415
 
     return run(found, to=engine, out=Path(out), python=python, reporter=reporter)

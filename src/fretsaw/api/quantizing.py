@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fretsaw.api.given import keywords, model_path, optional_path
+from fretsaw.api.given import checkpoint_path, keywords, optional_path
 
 if TYPE_CHECKING:
     from fretsaw.reports.quantized import Quantized
@@ -67,7 +67,7 @@ def quantize(
         RecipeError: an option makes no sense, or the format does not fit the model.
         RunError: `out` is there, another process writes it, or the disk is too small.
     """
-    found = model_path(model)
+    found = checkpoint_path(model)
     from fretsaw.stages.quantize import quantize as run  # noqa: PLC0415
     from fretsaw.stages.quantize_options import QuantizeOptions  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def quantize(
         percentile=percentile,
         dtype=dtype,
         shard_bytes=shard_bytes,
-        teacher=optional_path(teacher),
+        teacher=None if teacher is None else checkpoint_path(teacher),
         heal_tokens=heal_tokens,
         learning_rate=learning_rate,
         is_evaluated=evaluate,

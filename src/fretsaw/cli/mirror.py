@@ -56,8 +56,10 @@ class Mirror:
         added = (*extra, "as_json", *(("quiet",) if has_reporter else ()), "debug")
         parameters = [CONTEXT, *parameters, *map(_off, added)]
         call = run or function
+        several = {p.name for p in given if p.default == ()}
 
         def command(ctx: typer.Context, **values: Any) -> None:
+            values |= {name: values[name] or () for name in several}
             as_json, debug = values.pop("as_json"), values.pop("debug") or ctx.obj
             if has_reporter:
                 values["reporter"] = _reporter(is_quiet=values.pop("quiet"))

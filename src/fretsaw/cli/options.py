@@ -30,7 +30,7 @@ ENGINES = (
     "transformers",
 )
 SERVERS = ("vllm", "llama.cpp", "transformers")
-MODEL = f"Checkpoint folder, config.json, or a config that ships: {', '.join(SHIPPED)}."
+CONFIG = f"Checkpoint folder, config.json, or a config that ships: {', '.join(SHIPPED)}."
 
 
 def words(*known: str) -> Callable[[str], list[str]]:
@@ -45,9 +45,7 @@ def alternatives(*known: str) -> str:
 
 ARGUMENTS: Mapping[str, Any] = {
     "recipe": Annotated[Path, typer.Argument(metavar="RECIPE", help="Recipe: a YAML file.")],
-    "model": Annotated[
-        str, typer.Argument(metavar="MODEL", help=MODEL, autocompletion=words(*SHIPPED))
-    ],
+    "model": Annotated[str, typer.Argument(metavar="MODEL", help="Checkpoint folder.")],
     "child": Annotated[
         Text,
         typer.Argument(
@@ -243,7 +241,9 @@ QUANTIZING: Mapping[str, Any] = {
     ],
     "percentile": Annotated[
         Number,
-        typer.Option(metavar="%", help="Of magnitudes that input scales cover.", show_default="all"),
+        typer.Option(
+            metavar="%", help="Of magnitudes that input scales cover.", show_default="all"
+        ),
     ],
     "power_of_two_kv": Annotated[
         bool, typer.Option("--power-of-two-kv", help="Round KV scales up to powers of two.")
@@ -298,11 +298,17 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 OWN: Mapping[tuple[str, str], Any] = {
+    ("describe", "model"): Annotated[
+        str, typer.Argument(metavar="MODEL", help=CONFIG, autocompletion=words(*SHIPPED))
+    ],
+    ("plan", "model"): Annotated[
+        str, typer.Argument(metavar="MODEL", help=CONFIG, autocompletion=words(*SHIPPED))
+    ],
     ("serve", "model"): Annotated[
         str,
         typer.Argument(
             metavar="MODEL",
-            help=f"{MODEL} Or a run folder: its last child.",
+            help=f"{CONFIG} Or a run folder: its last child.",
             autocompletion=words(*SHIPPED),
         ),
     ],

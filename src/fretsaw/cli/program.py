@@ -10,7 +10,7 @@ import typer
 from fretsaw import __version__
 from fretsaw.cli import account, everyday, single_stages
 from fretsaw.cli.grouped import GroupedHelp
-from fretsaw.cli.streams import close_quietly, write_anything
+from fretsaw.cli.streams import write_anything
 from fretsaw.errors import FretsawError
 
 app = typer.Typer(
@@ -25,9 +25,6 @@ for group in (everyday, single_stages, account):
 
 INTERRUPTED = 130
 """Exit code that typer gives to an interrupted command."""
-
-NO_READER = 141
-"""Exit code of a program whose reader has gone, as shells count it: 128 + SIGPIPE."""
 
 
 def _print_version(is_asked: bool) -> None:
@@ -53,14 +50,10 @@ def main() -> None:
     write_anything(sys.stdout, sys.stderr)
     try:
         code = app(args=sys.argv[1:] or ["--help"], prog_name="fretsaw", standalone_mode=False)
-        sys.stdout.flush()
     except typer.TyperException as error:
         code = _say(_usage_fault(error), _usage_hint(error), code=FretsawError.exit_code)
     except FretsawError as error:
         code = _say(error.message, error.hint, code=error.exit_code)
-    except BrokenPipeError:
-        code = NO_READER
-        close_quietly(sys.stdout)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = "free some space" if full else "see that the path exists and may be read and written"

@@ -1,29 +1,29 @@
-"""Standard streams that take any text, and whose reader may go before the end."""
+"""Standard streams that take any text."""
 
 from __future__ import annotations
 
 import codecs
 import io
-import os
 from typing import IO
 
-PLAIN = str.maketrans(
-    {
-        "×": "x",
-        "→": "->",
-        "–": "-",
-        "—": "-",
-        "…": "...",
-        "≥": ">=",
-        "≤": "<=",
-        "±": "+-",
-        "µ": "u",
-        "²": "2",
-        "·": "*",
-        "’": "'",
-    }
-)
+PLAIN = {
+    "×": "x",
+    "→": "->",
+    "–": "-",
+    "—": "-",
+    "…": "...",
+    "≥": ">=",
+    "≤": "<=",
+    "±": "+-",
+    "µ": "u",
+    "²": "2",
+    "·": "*",
+    "’": "'",
+}
 """What a stream says in place of a character that its encoding does not have."""
+
+BYTE_0 = 0xDC00
+"""Code point by which Python stands for byte 0 of a name that is no text (PEP 383)."""
 
 HANDLER = "fretsaw.plain"
 
@@ -36,14 +36,15 @@ def write_anything(*streams: IO[str]) -> None:
             stream.reconfigure(errors=HANDLER)
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
+def _plain(error: UnicodeError) -> tuple[bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = error.object[error.start : error.end].translate(PLAIN)
-    return "".join(char if char.isascii() else "?" for char in text), error.end
+    characters = error.object[error.start : error.end]
+    return b"".join(map(_bytes_of, characters)), error.end
 
 
-def close_quietly(stream: IO[str]) -> None:
-    """Send what is left of a stream nowhere, so that closing it says nothing."""
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
-        os.dup2(nowhere.fileno(), stream.fileno())
+def _bytes_of(character: str) -> bytes:
+    """The byte of a file's name that is no text, a plain likeness, or a question mark."""
+    if BYTE_0 <= ord(character) <= BYTE_0 + 0xFF:
+        return bytes([ord(character) - BYTE_0])
+    return PLAIN.get(character, "?").encode("ascii")
