@@ -160,14 +160,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
+if not TYPE_CHECKING:  # whose readers should miss what is not there
 
-    found = getattr(import_module(PLACES[name]), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        if name not in PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415
+
+        found = getattr(import_module(PLACES[name]), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from fretsaw.reports.shown import Shown
 
 
 @dataclass(frozen=True, repr=False)
-class Verified(Verification, Shown):
+class Verified(Shown, Verification):
     """A verification that can be looked at."""
 
     @classmethod
