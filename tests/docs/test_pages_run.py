@@ -33,13 +33,18 @@ LIGHT = {
     "library.repair_sequences": 4,
     "score.sequences": 2,
     "rank.min_tokens": 1,
-    "search.random_choices": 0,
     "search.n_best": 1,
+    "rounds.1.search.random_choices": 0,
+    "rounds.1.library.moe.ffn": "[48]",
+    "rounds.2.library.moe.ffn": "[48]",
+    "rounds.3.library.moe.top_k": "[2]",
     "distill.sequence_length": 64,
     "distill.validation_sequences": 4,
     "distill.evaluations": 1,
-    "distill.tokens": 512,
-    "distill.learning_rate": 1e-4,
+    "distill.learning_rate": "1e-4",
+    "rounds.1.distill.tokens": 512,
+    "rounds.2.distill.tokens": 512,
+    "rounds.3.distill.tokens": 512,
 }
 """What `make demo` does, on next to no text: the same folders, in a fraction of the time."""
 
