@@ -22,7 +22,8 @@ Python and is good for nothing else.
 MAKING = """\
 ## How it was made
 
-```
+<!-- needs: minutes -->
+```bash
 python recipes/demo/corpus.py --out corpus
 export OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 python recipes/demo/train_parent.py --corpus corpus --out parent --minutes {minutes:.0f}

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "recipe.md",
+    ROOT / "docs" / "cost-model.md",
     ROOT / "recipes" / "demo" / "parent" / "README.md",
     ROOT / "plugins" / "fretsaw-vllm" / "README.md",
 )
@@ -118,9 +119,9 @@ class Reader:
         self.variables.touch()
         return self._call(["bash", "-c", script])
 
-    def run_python(self, text: str) -> str:
+    def run_python(self, text: str, *, python: str = sys.executable) -> str:
         """The same of a Python program."""
-        return self._call([sys.executable, "-c", text])
+        return self._call([python, "-c", text])
 
     def _call(self, command: list[str]) -> str:
         bin_folder = str(Path(sys.executable).parent)

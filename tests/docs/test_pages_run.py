@@ -72,6 +72,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
 def test_u4_every_block_says_what_it_is(block: Block) -> None:
     assert block.language in LANGUAGES
     assert set(block.needs) <= set(NEEDS)
+    assert block.language != "console" or block.text.startswith("$ ")
 
 
 @pytest.mark.parametrize(
@@ -80,13 +81,15 @@ def test_u4_every_block_says_what_it_is(block: Block) -> None:
 def test_u4_every_command_runs(block: Block, reader: Reader) -> None:
     if block.language == "python":
         compile(block.text, str(block), "exec")
+    python = sys.executable
     for need in block.needs:
         folder = ENGINE_FOLDERS.get(need)
         if folder is None or not (ROOT / ".engines" / folder / ".ready").is_file():
             _check_words(block)
             pytest.skip(NEEDS[need])
+        python = str(ROOT / ".engines" / folder / "bin" / "python")
     if block.language == "python":
-        reader.run_python(block.text)
+        reader.run_python(block.text, python=python)
         return
     for command in commands_of(block):
         printed = reader.run(command)
