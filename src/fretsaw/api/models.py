@@ -98,6 +98,7 @@ def plan(
         RecipeError: an option that makes no sense, or a layout or context the model cannot have.
     """
     models = [model_of(one) for one in (model, child) if one is not None]
+    from fretsaw.core.engines import engine_key, engine_names  # noqa: PLC0415
     from fretsaw.stages.plan import PlanOptions, write_picture  # noqa: PLC0415
     from fretsaw.stages.plan import plan as run  # noqa: PLC0415
 
@@ -114,7 +115,7 @@ def plan(
         kv_dtype=kv_dtype,
         weights_bytes=[str(size) for size in weights_bytes or ()] or None,
         layout=layout,
-        engine=engine,
+        engine=engine_key(engine, engine_names()),
         acceptance_length=acceptance_length,
         has_mtp=mtp,
         verbosity=verbosity,

@@ -346,6 +346,8 @@ def check_folder(out: Path, *, text: Path) -> None:
             f"{out} lies inside {text}: the files of the run would be read as text",
             "give --out a folder outside of data.path",
         )
+    if out.is_file():
+        raise RunError(f"{out} is a file; a run is a folder", "give --out a new folder")
     ours = {".lock", MARKER + ".new"}
     is_ours = out.is_dir() and all(p.name in ours for p in out.iterdir())
     if out.exists() and not is_ours and not (out / MARKER).is_file():

@@ -109,6 +109,12 @@ def test_u3_a_result_is_a_line_a_table_and_html(pico: Path) -> None:
         assert all(word in html for word in table.splitlines()[-1].split()[:3])
 
 
+def test_u22_an_engine_has_one_name_however_it_is_asked_for() -> None:
+    for word in ("llama.cpp", "llamacpp", "GGUF"):
+        plan = fretsaw.plan("@nano", hardware="H100", context="8k", to="bf16", engine=word)
+        assert plan.engine == "llama.cpp"
+
+
 def test_u3_a_call_without_need_of_torch_says_what_is_wrong() -> None:
     with pytest.raises(fretsaw.CheckpointError, match="config alone"):
         fretsaw.verify("@super")

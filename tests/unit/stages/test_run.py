@@ -260,14 +260,14 @@ def test_one_process_at_a_time(opened: Run) -> None:
     assert json.loads((opened.folder / MARKER).read_text())["seed"] == 0
 
 
-def test_a_folder_of_somebody_else_is_refused(run: Run, tmp_path: Path) -> None:
+def test_u20_a_folder_or_file_of_somebody_else_is_refused(run: Run, tmp_path: Path) -> None:
     full, file = tmp_path / "full", tmp_path / "file"
     full.mkdir()
     (full / "mine").touch()
     file.touch()
-    for place in (full, file):
+    for place, said in ((full, "is not empty and is no fretsaw run"), (file, "is a file")):
         with (
-            pytest.raises(RunError, match="is not empty and is no fretsaw run"),
+            pytest.raises(RunError, match=said),
             open_run(run.recipe, place, reporter=run.reporter),
         ):
             pytest.fail("it must not open")
