@@ -126,8 +126,10 @@ class FoundText:
         return (*lines, *map(str, self.noted))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
+        """Plain data, as JSON gives it back."""
+        data = asdict(self)
+        lists = {name: list(data[name]) for name in ("files", *OUTCOMES)}
+        return data | lists | {"kinds": [list(kind) for kind in self.kinds]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FoundText:

@@ -204,7 +204,7 @@ def test_text_is_an_input(run: Run, tmp_path: Path) -> None:
         run_stage(stage, run.round(1))
     assert (asked, toy.calls) == ([1], 1), "asked once in a run"
     manifest = read_manifest(run.folder / "round-1" / "01-toy")
-    assert manifest["texts"]["calibration"] == json.loads(json.dumps(FOUND.to_json()))
+    assert manifest["texts"]["calibration"] == FOUND.to_json()
     run_stage(stage, _run(tmp_path).round(1))
     assert toy.calls == 1
     ids[0, 0] = 1

@@ -391,7 +391,9 @@ def test_what_was_found_is_plain_data(tmp_path: Path) -> None:
     splits(tmp_path)
     write(tmp_path / "extra.jsonl", "x")
     found = read(tmp_path)[1]
-    assert FoundText.from_json(json.loads(json.dumps(found.to_json()))) == found
+    data = json.loads(json.dumps(found.to_json()))
+    assert data == found.to_json()
+    assert FoundText.from_json(data) == found
     assert str(found) == (
         "train: 2 documents of train.jsonl (JSON lines, column 'text'); 0 tokens taken"
     )
