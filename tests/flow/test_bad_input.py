@@ -418,7 +418,7 @@ def test_a_run_among_its_own_text_is_refused(setting: Setting, command: Command)
         out = setting.text / "deep" / "run"
         said = command("compress", setting.recipe_file, "--out", out, *option)
         _is_refused(said)
-        assert "the files of the run would be read as text" in said.err
+        assert "its files would be taken for part of it" in said.err
     assert contents(setting.text) == before
 
 

@@ -19,6 +19,8 @@ from fretsaw.core.units import (
 from fretsaw.errors import InfeasibleError, RecipeError, nearest
 from fretsaw.pricing.memory import COSTS
 
+PERCENT = 100
+
 Least = Callable[[str, Sequence["Budget"]], int | None]
 """(cost, other budgets) -> the least whole-model value, None if the others cannot be met."""
 
@@ -104,13 +106,16 @@ def explain_infeasible(budgets: Sequence[Budget], *, least: Least) -> Infeasible
     alone = {b: value for b, value in values.items() if value is not None and value > b.limit}
     if not alone:
         return _explain_conflict(budgets, least=least)
+    forgotten = [b for b in alone if b.limit <= PERCENT and not b.text.endswith("%")]
+    meant = " and ".join(f"{b.cost}: {b.limit:g}%" for b in forgotten)
     return InfeasibleError(
         "; ".join(
             f"no choice meets the budget `{budget}`: "
             f"the smallest model in the library has {_show(budget.cost, value)}"
             for budget, value in alone.items()
         ),
-        "add smaller sizes to the library, allow `none` for some blocks, or raise the budget to "
+        (f"did you mean {meant}? Else " if meant else "")
+        + "add smaller sizes to the library, allow `none` for some blocks, or raise the budget to "
         + " and ".join(f"{budget.cost} {value:,}" for budget, value in alone.items()),
     )
 

@@ -13,12 +13,15 @@ from fretsaw.core.precision import preset
 from fretsaw.core.shape import ModelShape
 from fretsaw.core.variant import Variant
 from fretsaw.errors import FretsawError, RecipeError
+from fretsaw.families import family_named
+from fretsaw.families.base import ContextLimit
 from fretsaw.pricing.memory import model_costs
 from fretsaw.recipe.sections import Library, Round
 from fretsaw.solver.alternatives import Terms, solve_any
 from fretsaw.solver.budget import resolve_budgets
 from fretsaw.solver.mip import Problem
 from fretsaw.stages.check_parent import check_parent
+from fretsaw.stages.check_recipe import lengths_of, long_sequences, loose_budgets
 from fretsaw.stages.demand import Parent, check_context, demand_on_gpus, price_demand
 from fretsaw.stages.library import by_block, variants_of
 from fretsaw.stages.run import Run
@@ -38,6 +41,9 @@ def check(run: Run) -> None:
     check_device(run.recipe.compute.device)
     parent, warnings = check_parent(run.parent)
     warnings += [w for r in run.recipe.rounds for w in check_engines(parent.shape, r.library)]
+    warnings += loose_budgets(run.recipe.rounds, parent_costs=model_costs(parent.shape))
+    limit = ContextLimit(*family_named(parent.shape.family).context_limits(parent.config))
+    warnings += long_sequences(lengths_of(run.recipe.rounds), limit)
     for warning in dict.fromkeys(warnings):
         run.reporter.warn(warning)
     check_rounds(Parent(parent.shape, parent.config), run.recipe.rounds)

@@ -14,6 +14,7 @@ from fretsaw.stages.check import check
 from fretsaw.stages.cost import COST
 from fretsaw.stages.describe import DESCRIBE
 from fretsaw.stages.distill import DISTILL
+from fretsaw.stages.folders import open_run
 from fretsaw.stages.library import LIBRARY
 from fretsaw.stages.manifest import digest
 from fretsaw.stages.progress import Reporter
@@ -25,7 +26,6 @@ from fretsaw.stages.run import (
     Stage,
     accounted,
     known_text,
-    open_run,
     read_json,
     run_stage,
 )

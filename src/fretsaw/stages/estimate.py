@@ -13,9 +13,10 @@ from fretsaw.pricing.memory import model_costs
 from fretsaw.recipe import Recipe, Round
 from fretsaw.reports.estimate import Estimate, EstimateLine
 from fretsaw.stages.check import check, peak_disk_bytes
+from fretsaw.stages.folders import check_folder
 from fretsaw.stages.library import variants_of
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import Run, check_folder
+from fretsaw.stages.run import Run
 from fretsaw.stages.text import found_texts
 
 FORWARD_EFFICIENCY = 0.30
@@ -34,7 +35,7 @@ def estimate_run(recipe: Recipe, *, out: Path) -> Estimate:
     Raises:
         FretsawError: whatever would stop the run before its first weight is read.
     """
-    check_folder(out, text=Path(recipe.data.path))
+    check_folder(out, recipe)
     run = Run(out, recipe, Reporter(is_quiet=True))
     check(run)
     parent = Checkpoint(run.parent)

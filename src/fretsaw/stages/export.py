@@ -16,6 +16,7 @@ from fretsaw.errors import RunError, UnsupportedModelError
 from fretsaw.quant.reader import precision_of
 from fretsaw.serving.engines.base import EngineSettings, engine_python
 from fretsaw.serving.engines.llamacpp import GGUF, INSTALL, convert
+from fretsaw.stages.folders import keep_apart
 from fretsaw.stages.loaders import PAGE, write_who_can_load
 from fretsaw.stages.progress import Reporter
 
@@ -62,6 +63,7 @@ def export(
     check_engine(source, engine)
     if target.exists():
         raise RunError(f"{target} is there already", "give another --out, or remove it")
+    keep_apart(target, {"the checkpoint": source.folder})
     with _private_folder(target) as private:
         if engine.key == GGUF_ENGINE:
             _write_gguf(source, private, python=python, reporter=reporter or Reporter())

@@ -19,6 +19,7 @@ from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.errors import DataError, FretsawError, RunError
 from fretsaw.reports.quantized import Quantized
+from fretsaw.stages.folders import keep_apart
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize_options import HEAL_TOKENS, QuantizeOptions
 from fretsaw.stages.quantized_writing import Job, Texts, tidy
@@ -54,6 +55,12 @@ def quantize(
     """
     options, reporter = options or QuantizeOptions(), reporter or Reporter()
     source = Checkpoint(child)
+    sources = {
+        "the checkpoint": source.folder,
+        "the text": options.text,
+        "the teacher": options.teacher,
+    }
+    keep_apart(out, {what: path for what, path in sources.items() if path is not None})
     texts = None if options.text is None else _texts(source, options, reporter=reporter)
     job = Job(source, options, texts, reporter)
     job.check(out)

@@ -15,7 +15,6 @@ from fretsaw.checkpoint.reader import read_config
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
 from fretsaw.errors import RunError
-from fretsaw.recipe import load_recipe
 from fretsaw.reports.comparison import (
     COMPARISON,
     ComparedRun,
@@ -38,9 +37,9 @@ from fretsaw.reports.page import report_page, summary_csv
 from fretsaw.reports.summary import Summary
 from fretsaw.stages.describe import read_shape
 from fretsaw.stages.evidence import collect_evidence
+from fretsaw.stages.folders import read_run
 from fretsaw.stages.manifest import MANIFEST, read_manifest
-from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import MARKER, Run, RunRound, word_of
+from fretsaw.stages.run import Run, RunRound, word_of
 from fretsaw.stages.score import SCORES
 from fretsaw.stages.search import ADDITIVITY, read_choice
 from fretsaw.stages.summary import read_result, summarize
@@ -177,7 +176,7 @@ def report(folders: Sequence[Path], *, out: Path | None = None) -> Report:
         RunError: no run, a run without a finished round, a damaged table, or a name that is taken.
         RecipeError: a run's recipe cannot be read.
     """
-    runs = [_read_run(folder) for folder in folders]
+    runs = [read_run(folder) for folder in folders]
     if len(runs) == 1:
         return _report_one(runs[0], out)
     if not runs:
@@ -209,13 +208,6 @@ def _report_one(run: Run, out: Path | None) -> Report:
 def _findings_of(run: Run) -> Findings:
     done = _done(run)
     return collect_findings(done, summarize(done), num_planned=len(run.recipe.rounds))
-
-
-def _read_run(folder: Path) -> Run:
-    if not (folder / MARKER).is_file():
-        what = "is no fretsaw run" if folder.is_dir() else "is no folder"
-        raise RunError(f"{folder} {what}", "give the folder that `fretsaw compress --out` wrote")
-    return Run(folder.resolve(), load_recipe(folder / MARKER), Reporter(is_quiet=True))
 
 
 def _done(run: Run) -> Run:

@@ -7,7 +7,6 @@ moved aside, not deleted.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import itertools
 import json
@@ -74,17 +73,19 @@ class Run:
         recipe: What to do.
         reporter: Where progress goes.
         texts: What is known of each text that was read, by round and purpose.
+        found_parent: Where the parent lies, if not where the recipe says.
     """
 
     folder: Path
     recipe: Recipe
     reporter: Reporter
     texts: dict[tuple[int, str], KnownText] = field(default_factory=dict)
+    found_parent: Path | None = None
 
     @cached_property
     def parent(self) -> Path:
         """The original parent, teacher of every round."""
-        return Path(self.recipe.parent).resolve()
+        return self.found_parent or Path(self.recipe.parent).resolve()
 
     @cached_property
     def parent_digest(self) -> str:
@@ -333,47 +334,3 @@ def read_json(file: Path) -> object:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def check_folder(out: Path, *, text: Path) -> None:
-    """Check that a folder may hold a run: it is not there, or empty, or a run, and apart from text.
-
-    Raises:
-        RunError: it holds something else, or lies where the text is read from.
-    """
-    if out.resolve().is_relative_to(text.resolve()):
-        raise RunError(
-            f"{out} lies inside {text}: the files of the run would be read as text",
-            "give --out a folder outside of data.path",
-        )
-    if out.is_file():
-        raise RunError(f"{out} is a file; a run is a folder", "give --out a new folder")
-    ours = {".lock", MARKER + ".new"}
-    is_ours = out.is_dir() and all(p.name in ours for p in out.iterdir())
-    if out.exists() and not is_ours and not (out / MARKER).is_file():
-        raise RunError(
-            f"{out} is not empty and is no fretsaw run; nothing of yours is overwritten",
-            "give --out a new folder",
-        )
-
-
-@contextmanager
-def open_run(recipe: Recipe, out: Path, *, reporter: Reporter) -> Iterator[Run]:
-    """The run in folder `out`, made if it is not there, locked while in use.
-
-    Raises:
-        RunError: the folder holds something else, or another process works in it.
-    """
-    check_folder(out, text=Path(recipe.data.path))
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunError(
-                f"another fretsaw process works in {out}", "wait for it, or give another --out"
-            ) from error
-        temporary = out / (MARKER + ".new")
-        temporary.write_text(recipe.to_json(), encoding="utf-8")
-        temporary.replace(out / MARKER)
-        yield Run(out.resolve(), recipe, reporter)

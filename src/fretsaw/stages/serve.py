@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from fretsaw.serving.engines.base import EngineSettings, Session
 from fretsaw.serving.engines.registry import engine_named
 from fretsaw.serving.frontier import Point, point
 from fretsaw.serving.load import Load, Loaded, match, measure
+from fretsaw.stages.folders import find_parent
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import MARKER
 
@@ -142,11 +142,7 @@ def find_models(source: Path, *, against: Path | None) -> dict[str, Path]:
         children = sorted(source.glob("round-*/08-distill/child"), key=_round_of)
         if not children:
             raise RunError(f"{source} has no finished child", "run `fretsaw compress` first")
-        recipe = json.loads((source / MARKER).read_text(encoding="utf-8"))
-        parent = against or Path(recipe["parent"])
-        if not parent.exists():
-            raise RunError(f"the run's parent is not at {parent}", "give it with --against")
-        return {"parent": parent, "child": children[-1]}
+        return {"parent": against or find_parent(source), "child": children[-1]}
     if against is not None:
         return {"parent": against, "child": source}
     return {source.name: source}

@@ -252,6 +252,26 @@ def test_an_impossible_budget_names_the_nearest_value() -> None:
     assert f"raise the budget to params {value:,}" in caught.value.hint
 
 
+@pytest.mark.parametrize("limit", ["60", 60, "7"])
+def test_u13_a_budget_of_a_few_was_probably_a_share(limit: str | int) -> None:
+    problem = problem_of(
+        published_shape("super"), score=lambda v: 0.0, budget={"moe_params": limit}, ffn=[1280]
+    )
+    with pytest.raises(InfeasibleError) as caught:
+        solve(problem)
+    assert caught.value.hint.startswith(f"did you mean moe_params: {limit}%? Else add smaller")
+
+
+def test_u13_a_share_or_a_large_number_was_meant() -> None:
+    for limit in ("7%", "6B"):
+        problem = problem_of(
+            published_shape("super"), score=lambda v: 0.0, budget={"moe_params": limit}, ffn=[1280]
+        )
+        with pytest.raises(InfeasibleError) as caught:
+            solve(problem)
+        assert caught.value.hint.startswith("add smaller")
+
+
 def test_budgets_that_exclude_each_other_are_named_with_their_nearest_values() -> None:
     # The block can have few experts or thin ones, not both.
     variants = {

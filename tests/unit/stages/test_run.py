@@ -13,9 +13,10 @@ from rich.console import Console
 
 from fretsaw.errors import RunError
 from fretsaw.recipe import resolve_recipe
+from fretsaw.stages.folders import open_run
 from fretsaw.stages.manifest import MANIFEST, STARTED, damage, read_manifest, stage_digest
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import MARKER, Run, RunRound, Stage, open_run, run_stage
+from fretsaw.stages.run import MARKER, Run, RunRound, Stage, run_stage
 from fretsaw.train.found import FoundText
 from fretsaw.train.packing import ReadText
 

@@ -64,6 +64,7 @@ def _run(folder: Path, *, rounds: int, parent: Path) -> Path:
 
 
 def test_of_a_run_its_last_child_is_measured_against_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
     run = _run(tmp_path / "run", rounds=11, parent=tmp_path)
 
     assert find_models(run, against=None) == {
