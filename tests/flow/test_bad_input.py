@@ -238,9 +238,14 @@ CASES = [
         "missing shard (1): model-00002-of-00002.safetensors",
         "copy the missing files",
     ),
-    Case("index: broken", _broken_index, f"{INDEX_NAME} is damaged", "copy it again"),
+    Case("index: broken", _broken_index, f"{INDEX_NAME} is not valid JSON", "copy it again"),
     Case("weights: pickles only", _pickle_only, "has no *.safetensors", "never pickles"),
-    Case("tokenizer: missing", _no_tokenizer, "has no tokenizer", "copy the tokenizer files"),
+    Case(
+        "tokenizer: missing",
+        _no_tokenizer,
+        "no tokenizer: none of tokenizer.json",
+        "copy the tokenizer files",
+    ),
     Case(
         "recipe: unknown key",
         _recipe(compute={"treads": 1}),

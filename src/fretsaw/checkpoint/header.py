@@ -129,7 +129,7 @@ def _entries(text: bytes, *, file: Path) -> Header:
     for key, entry in header.items():
         if problem := _problem(entry):
             raise CheckpointError(
-                f"{file} is damaged: its header says of {key} {problem}", "write it again"
+                f"{file} is damaged: its header says of {key} {problem}", "copy it again"
             )
     return dict(header)
 

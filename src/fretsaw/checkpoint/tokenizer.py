@@ -33,7 +33,7 @@ def tokenizer_faults(folder: Path, config: Config) -> Iterator[Fault]:
     """
     if not any(not_a_file(folder / name) == "" for name in TOKENIZER_FILES):
         what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
-        yield Fault(what, "copy the parent's tokenizer files")
+        yield Fault(what, "copy the tokenizer files of the model into the folder")
     rows = embedding_rows(config)
     for file, read in (
         (TOKENIZER, _tokens),
