@@ -154,10 +154,8 @@ def found_texts(run: Run) -> tuple[FoundText, ...]:
 def tell_texts(texts: Iterable[FoundText], *, reporter: Reporter) -> None:
     """Say what was found, a line a split; warn of what was repaired, skipped or ignored."""
     texts = tuple(texts)
-    for path in dict.fromkeys(text.path for text in texts):
-        reporter.say(f"text: {path}")
     for text in texts:
-        reporter.say(f"  {text}")
+        reporter.say(f"text of {text}")
     splits: dict[str, list[str]] = {}
     for text in texts:
         for warning in text.warnings():

@@ -106,7 +106,9 @@ class FoundText:
         """In a line: where it comes from and how much of it was read."""
         is_one = len(self.kinds) == 1
         kinds = ", ".join(kind if is_one else f"{n} {kind}" for kind, n in self.kinds)
-        files = self.files[0] if self.num_files == 1 else f"{self.num_files} files"
+        files = self.path if self.num_files == 1 else f"{self.num_files} files in {self.path}"
+        if self.num_files == 1 and not self.path.endswith(self.files[0]):
+            files = f"{self.path}/{self.files[0]}"
         form = f", {self.form}" if self.form else ""
         share = "" if self.share is None else f"; {self.share:.0%} of all pieces, by hash"
         first = "" if self.is_all else "first "

@@ -395,11 +395,11 @@ def test_what_was_found_is_plain_data(tmp_path: Path) -> None:
     assert data == found.to_json()
     assert FoundText.from_json(data) == found
     assert str(found) == (
-        "train: 2 documents of train.jsonl (JSON lines, column 'text'); 0 tokens taken"
+        f"train: 2 documents of {tmp_path}/train.jsonl (JSON lines, column 'text'); 0 tokens taken"
     )
     source: TextSource = load_split(tmp_path, "train")
     next(iter(source))
-    assert str(source.found(tokens=5)).startswith("train: first 1 documents of train.jsonl")
+    assert str(source.found(tokens=5)).startswith(f"train: first 1 documents of {tmp_path}")
 
 
 @pytest.mark.parametrize("start", range(0, 300, 50))
