@@ -28,6 +28,13 @@ def watch_peak() -> Callable[[], int]:
     return lambda: max(_since_mark(), _grown(child_before))
 
 
+def resident_bytes() -> int:
+    """Resident now; where the system does not tell, the most so far."""
+    lines = STATUS.read_text().splitlines() if STATUS.exists() else []
+    now = next((line for line in lines if line.startswith("VmRSS:")), None)
+    return int(now.split()[1]) * UNIT if now else _whole()
+
+
 def _since_mark() -> int:
     lines = STATUS.read_text().splitlines()
     mark = next((line for line in lines if line.startswith("VmHWM:")), None)

@@ -120,7 +120,7 @@ def collect_statistics(
             if shape.mixer not in UNITS:
                 hidden = run_block(view.block(index), hidden)
                 continue
-            seen, hidden = _observe(view, index, hidden=hidden)
+            seen, hidden = observe(view, index, hidden=hidden)
             _check_finite(index, shape.mixer, sums=seen)
             dim = UNITS[shape.mixer]
             before = sums.get(index)
@@ -131,7 +131,7 @@ def collect_statistics(
     return Statistics(sums, num_tokens)
 
 
-def _observe(view: BlockView, index: int, *, hidden: Tensor) -> tuple[UnitSums, Tensor]:
+def observe(view: BlockView, index: int, *, hidden: Tensor) -> tuple[UnitSums, Tensor]:
     """Sums of one block on one batch, and the block's output."""
     block = view.block(index)
     normed = mixer_input(block, hidden)

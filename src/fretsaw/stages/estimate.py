@@ -1,32 +1,30 @@
-"""Estimate a run before it starts: checks that need no weights, then minutes and disk."""
+"""Estimate a run before it starts: checks that need no weights, then time, memory and disk."""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from fretsaw.checkpoint.reader import Checkpoint
-from fretsaw.core.shape import ModelShape
-from fretsaw.pricing.memory import model_costs
-from fretsaw.recipe import Recipe, Round
+from fretsaw.recipe import Recipe
 from fretsaw.reports.estimate import Estimate, EstimateLine
+from fretsaw.runtime.resident import resident_bytes
 from fretsaw.stages.check import check, peak_disk_bytes
+from fretsaw.stages.compress import ROUND
 from fretsaw.stages.folders import check_folder
-from fretsaw.stages.library import variants_of
+from fretsaw.stages.forecast import forecast
+from fretsaw.stages.outline import Outline, measure_machine, outline_rounds
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.run import Run
+from fretsaw.stages.run import MARKER, Run, RunRound, Stage
+from fretsaw.stages.standing import TO_DO, Standing, standing
 from fretsaw.stages.text import found_texts
 
-FORWARD_EFFICIENCY = 0.30
-"""Share of the matrix-multiply rate that a forward pass reaches."""
-
-CALIBRATE_PASSES = 2.0
-"""A calibration token costs two forward passes: the model's, and the explicit one inside blocks."""
-
-TRAIN_PASSES = 4.0
-"""A healing token: the student's forward and backward (3) and the teacher's forward."""
+REPORT_S = 2.0
+"""Of tables, figures and pages; hardly depends on the model."""
 
 
 def estimate_run(recipe: Recipe, *, out: Path) -> Estimate:
@@ -36,55 +34,57 @@ def estimate_run(recipe: Recipe, *, out: Path) -> Estimate:
         FretsawError: whatever would stop the run before its first weight is read.
     """
     check_folder(out, recipe)
-    run = Run(out, recipe, Reporter(is_quiet=True))
-    check(run)
+    run = Run(out.resolve(), recipe, Reporter(is_quiet=True))
+    started = time.perf_counter()
+    with run.reporter.collect() as warnings:
+        check(run)
+    check_s = time.perf_counter() - started
     parent = Checkpoint(run.parent)
-    rate = _matmul_rate(recipe.compute.threads)
-    flops_per_token = 2.0 * model_costs(parent.shape)["active_params"]
-    token_s = flops_per_token / (rate * FORWARD_EFFICIENCY)
-    lines: list[EstimateLine] = []
-    for number, settings in enumerate(recipe.rounds, start=1):
-        lines += _round_lines(number, settings, shape=parent.shape, token_s=token_s)
+    machine = measure_machine(parent, recipe, base_bytes=resident_bytes())
+    outlines = outline_rounds(parent.shape, recipe, machine=machine)
+    lines = [line for one in zip(run.rounds(), outlines, strict=True) for line in _lines(*one)]
     return Estimate(
         tuple(lines),
-        rate,
-        peak_disk_bytes(parent.shape, len(recipe.rounds)),
+        check_s=check_s,
+        report_s=REPORT_S,
+        memory_bytes=_memory_bytes(recipe.compute.device),
+        peak_disk_bytes=peak_disk_bytes(parent.shape, len(recipe.rounds)),
         text=found_texts(run),
+        warnings=tuple(warnings),
     )
 
 
-def _round_lines(
-    number: int, settings: Round, *, shape: ModelShape, token_s: float
-) -> list[EstimateLine]:
-    length = settings.calibrate.sequence_length
-    fitted = settings.calibrate.sequences * length
-    variants = variants_of(shape, original=shape, settings=settings.library)
-    judged = settings.score.sequences * length
-    after = sum(1 - v.block / shape.num_blocks for v in variants)
-    healed = settings.distill.tokens
-    size = int(model_costs(shape)["bytes_bf16"])
+def _lines(round_: RunRound, outline: Outline) -> Iterator[EstimateLine]:
+    """The stages of a round, each with where it stands."""
+    changed: set[str] = set()
+    is_run = (round_.run.folder / MARKER).is_file()
+    for stage, piece in zip(ROUND, forecast(outline), strict=True):
+        assert stage.word == piece.stage
+        where = _where(stage, round_, changed=changed) if is_run else TO_DO
+        if where.state != "done":
+            changed.add(stage.name)
+        yield EstimateLine(
+            round_.number,
+            piece.stage,
+            where.state,
+            where.why,
+            piece.what,
+            0.0 if where.state == "done" else piece.seconds,
+            piece.peak_bytes,
+            piece.disk_bytes,
+        )
 
-    def line(stage: str, what: str, tokens: float, disk_bytes: int = 0) -> EstimateLine:
-        return EstimateLine(number, stage, what, tokens, tokens * token_s, disk_bytes)
 
-    return [
-        line("calibrate", f"{fitted:,} tokens", fitted * CALIBRATE_PASSES),
-        line("score", f"{len(variants)} variants on {judged:,} tokens", after * judged),
-        line("build", "at most the parent's size", 0.0, size),
-        line("distill", f"at most {healed:,} tokens", healed * TRAIN_PASSES, size),
-    ]
+def _where(stage: Stage, round_: RunRound, *, changed: set[str]) -> Standing:
+    """Where a stage stands; one that reads what will be made anew may have to be, too."""
+    found = standing(stage, round_)
+    if found.state == "done" and not changed.isdisjoint(stage.needs):
+        return Standing("again", "unless what it reads comes out as before")
+    return found
 
 
-def _matmul_rate(threads: int | None) -> float:
-    """Floating-point operations per second of a float32 matrix product on this machine."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    size = 512
-    a, b = torch.rand(size, size), torch.rand(size, size)
-    torch.mm(a, b)
-    times = []
-    for _ in range(9):
-        started = time.perf_counter()
-        torch.mm(a, b)
-        times.append(time.perf_counter() - started)
-    return 2.0 * size**3 / sorted(times)[len(times) // 2]
+def _memory_bytes(device: str) -> int:
+    """Of the device that the run uses."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

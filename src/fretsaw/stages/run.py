@@ -221,14 +221,14 @@ def run_stage(stage: Stage, round_: RunRound) -> Path:
     """
     reporter = round_.run.reporter
     final = round_.folder / stage.name
-    inputs = _inputs(stage, round_)
+    inputs = inputs_of(stage, round_)
     if stage.copies and final.exists() and have_only_files_changed(final, inputs):
         copy = recopied(final, stage.copies(round_), inputs=inputs)
         _move_aside(final, round_.run.folder)
         copy.rename(final)
         reporter.say(f"round {round_.number} {stage.word}: files beside the weights copied anew")
     if final.exists():
-        problem = _problem(final, inputs)
+        problem = problem_with(final, inputs)
         if problem is None:
             reporter.say(f"round {round_.number} {stage.word}: done before, checksums hold")
             for warning in warnings_of(final):
@@ -255,7 +255,7 @@ def accounted(reporter: Reporter) -> Iterator[Callable[[], Account]]:
         yield lambda: Account(time.monotonic() - started, peak(), tuple(warnings))
 
 
-def _inputs(stage: Stage, round_: RunRound) -> dict[str, Any]:
+def inputs_of(stage: Stage, round_: RunRound) -> dict[str, Any]:
     """All that decides the result, as plain data: compared as a whole, named one by one."""
     recipe = round_.run.recipe
     settings = round_.settings
@@ -293,7 +293,7 @@ def _purpose(text: Callable[[RunRound], ReadText]) -> str:
     return text.__name__.removesuffix("_text")
 
 
-def _problem(folder: Path, inputs: Mapping[str, Any]) -> str | None:
+def problem_with(folder: Path, inputs: Mapping[str, Any]) -> str | None:
     """Why a finished folder cannot be used, in words; None if it can."""
     try:
         recorded = read_manifest(folder)["inputs"]

@@ -97,7 +97,7 @@ class HeldOut:
         student.train(False)
         sums = torch.cat(
             [
-                _compare(reference, _logits(student, batch), ids=batch)
+                compare_logits(reference, _logits(student, batch), ids=batch)
                 for reference, batch in self._batches()
             ]
         )
@@ -116,7 +116,7 @@ class HeldOut:
             return
         kept = []
         for batch in batches:
-            reference = _reference(_logits(self._teacher, batch), ids=batch)
+            reference = reference_logits(_logits(self._teacher, batch), ids=batch)
             if reference.probabilities.nbytes * len(batches) <= self._cache_bytes:
                 kept.append(reference)
             yield reference, batch
@@ -143,7 +143,8 @@ def _logits(model: PreTrainedModel, batch: Tensor) -> Tensor:
     return logits.flatten(0, 1)
 
 
-def _reference(logits: Tensor, *, ids: Tensor) -> _Reference:
+def reference_logits(logits: Tensor, *, ids: Tensor) -> _Reference:
+    """What is kept of a teacher's logits, (sequences * tokens, vocab), of the same ids."""
     log_p = log_probabilities(logits)
     p = log_p.exp()
     labels, counts = _labels(ids, device=logits.device)
@@ -160,7 +161,7 @@ def _labels(ids: Tensor, *, device: torch.device) -> tuple[Tensor, Tensor]:
     return labels.flatten().to(device), counts.flatten().to(device)
 
 
-def _compare(reference: _Reference, logits: Tensor, *, ids: Tensor) -> Tensor:
+def compare_logits(reference: _Reference, logits: Tensor, *, ids: Tensor) -> Tensor:
     """Sums over each sequence of KL, loss, agreements and the teacher's loss.
 
     Returns:
