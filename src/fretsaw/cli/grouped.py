@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from fretsaw.errors import RecipeError, nearest
 
@@ -40,3 +40,11 @@ class GroupedHelp(TyperGroup):
                 f"did you mean {guess}?" if guess else "all commands: fretsaw --help",
             )
         return super().resolve_command(ctx, args)
+
+
+class PlainUsage(TyperCommand):
+    """A command whose usage names arguments without braces: ``fretsaw plan MODEL [CHILD]``."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Give the pieces of the usage line."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from fretsaw.cli.grouped import PlainUsage
 from fretsaw.cli.options import OPTIONS, OWN
 from fretsaw.cli.output import show
 from fretsaw.errors import FretsawError
@@ -74,7 +75,7 @@ class Mirror:
         command.__doc__ = (inspect.getdoc(function) or "").partition("\n")[0]
         vars(command)["__signature__"] = inspect.Signature(parameters)
         command.__annotations__ = {p.name: p.annotation for p in parameters}
-        self.app.command(rich_help_panel=self.group)(command)
+        self.app.command(cls=PlainUsage, rich_help_panel=self.group)(command)
 
 
 def _parameter(parameter: Parameter, function: Callable[..., Any]) -> Parameter:

@@ -17,6 +17,7 @@ Whole = int | None
 File = Path | None
 Many = list[str] | None
 
+HARDWARE = ("A100", "B200", "GB200", "H100", "H200", "L40S", "MI300X")
 SHIPPED = ("@nano", "@puzzle", "@super")
 NUMBER_FORMATS = ("bf16", "fp8", "nvfp4", "nvfp4-w4a16", "mxfp4", "fp32")
 WRITTEN_FORMATS = ("fp8", "nvfp4", "nvfp4-w4a16", "auto")
@@ -36,6 +37,14 @@ CONFIG = f"Checkpoint folder, config.json, or a config that ships: {', '.join(SH
 def words(*known: str) -> Callable[[str], list[str]]:
     """Completion of an option with known values."""
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
+
+
+def nodes(incomplete: str) -> list[str]:
+    """Completion of hardware, with or without a count: 8xB2 to 8xB200."""
+    count, times, name = incomplete.rpartition("x")
+    is_counted = count.isdigit()
+    known = words(*HARDWARE)(name if is_counted else incomplete)
+    return [f"{count}{times}{word}" if is_counted else word for word in known]
 
 
 def alternatives(*known: str) -> str:
@@ -99,7 +108,12 @@ RUNS: Mapping[str, Any] = {
 
 PLANNING: Mapping[str, Any] = {
     "hardware": Annotated[
-        str, typer.Option(metavar="NODE", help="Accelerators, such as 8xB200 or H100.")
+        str,
+        typer.Option(
+            metavar="NODE",
+            help=f"Accelerators, such as 8xB200, of {alternatives(*HARDWARE)}.",
+            autocompletion=nodes,
+        ),
     ],
     "workload": Annotated[
         Text, typer.Option(metavar="IN/OUT", help="Tokens in and out of a request: 8k/64k.")
@@ -315,7 +329,10 @@ OWN: Mapping[tuple[str, str], Any] = {
     ("serve", "hardware"): Annotated[
         Text,
         typer.Option(
-            metavar="NODE", help="To predict speeds for: 8xB200.", show_default="this machine"
+            metavar="NODE",
+            help="To predict speeds for: 8xB200.",
+            show_default="this machine",
+            autocompletion=nodes,
         ),
     ],
     ("serve", "engine"): Annotated[

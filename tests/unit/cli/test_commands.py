@@ -14,9 +14,10 @@ import typer
 
 import fretsaw
 from fretsaw.cli import app, main
-from fretsaw.cli.options import ENGINES, NUMBER_FORMATS, OWN, SERVERS, SHIPPED
+from fretsaw.cli.options import ENGINES, HARDWARE, NUMBER_FORMATS, OWN, SERVERS, SHIPPED
 from fretsaw.core.engines import engine_names
 from fretsaw.core.precision import PRESETS
+from fretsaw.core.sheets import sheet_names
 from fretsaw.core.shipped import shipped_names
 from fretsaw.serving.engines.registry import ENGINES as MEASURED
 
@@ -131,6 +132,7 @@ def test_u3_a_function_of_that_name_takes_the_same(command: str) -> None:
 
 
 def test_choices_in_help_are_those_that_there_are() -> None:
+    assert set(HARDWARE) == set(sheet_names("hardware"))
     assert set(SHIPPED) == set(shipped_names())
     assert set(NUMBER_FORMATS) == set(PRESETS)
     assert set(ENGINES) == set(engine_names())
@@ -159,6 +161,7 @@ def test_u22_every_command_has_h_and_json(command: str, said: Callable[..., Any]
     for option in ("--json", "--debug", "-h, --help"):
         assert f"\n  {option} " in text, option
     assert said(command, "--help")[1] == text
+    assert "{" not in text.splitlines()[0]
 
 
 def test_u22_version_is_printed(said: Callable[..., Any]) -> None:
