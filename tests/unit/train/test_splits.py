@@ -74,7 +74,7 @@ def test_f11_an_empty_split_has_no_documents(tmp_path: Path, suffix: str) -> Non
     splits(tmp_path)
     (tmp_path / "calibration.jsonl").unlink()
     empty = tmp_path / f"calibration{suffix}"
-    empty.write_bytes(gzip.compress(b"") if suffix.endswith("gz") else b"")
+    empty.write_bytes(gzip.compress(b"", mtime=0) if suffix.endswith("gz") else b"")
     assert read(tmp_path, "calibration")[0] == []
     assert read(tmp_path, "train")[0] == ["train one", "train two"]
     (tmp_path / "lonely.txt").touch()
@@ -184,7 +184,7 @@ ROWS = b'{"text": "a"}\n{"text": "b"}\n'
         ("train.txt", b"a\0b\0", "binary, or UTF-16 without a byte order mark"),
         ("train.csv", b"text\na\n", "a table or an archive"),
         ("train.zip", b"PK\3\4", "a table or an archive"),
-        ("train.parquet.gz", gzip.compress(b"PAR1"), "compressed Parquet"),
+        ("train.parquet.gz", gzip.compress(b"PAR1", mtime=0), "compressed Parquet"),
     ],
 )
 def test_f16_a_file_that_is_not_what_its_name_says(
@@ -261,7 +261,7 @@ def test_u14_one_split_in_two_forms_is_refused(tmp_path: Path, other: str) -> No
     if other.endswith("parquet"):
         pq.write_table(pa.table({"text": ["train one"]}), tmp_path / other)
     elif other.lower().endswith("gz"):
-        (tmp_path / other).write_bytes(gzip.compress(b'{"text": "train one"}\n'))
+        (tmp_path / other).write_bytes(gzip.compress(b'{"text": "train one"}\n', mtime=0))
     else:
         (tmp_path / other).write_text("train one")
     assert "are the same split in two forms" in refused(tmp_path).message
