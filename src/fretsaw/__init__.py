@@ -7,6 +7,7 @@ One function per command; each takes strings, paths, mappings and plain keywords
     compress(recipe, out=)        cut and heal in rounds; go on where an earlier run stopped
     estimate(recipe, out=)        check a recipe and estimate its run, without running it
     quantize(model, out=)         a checkpoint in FP8 or NVFP4
+    report(runs)                  a run's page anew, or several runs compared
     serve(model, engine=)         what an engine serves, measured
     verify(model)                 all that is wrong with a checkpoint
     export(model, engine=)        a checkpoint in the form that an engine takes
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         plan,
         quantize,
         rank,
+        report,
         score,
         search,
         serve,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from fretsaw.recipe import Recipe
+    from fretsaw.reports.comparison import Report
     from fretsaw.reports.description import Description
     from fretsaw.reports.estimate import Estimate
     from fretsaw.reports.outlook import ServingPlan
@@ -86,6 +89,7 @@ FUNCTIONS = (
     "plan",
     "quantize",
     "rank",
+    "report",
     "score",
     "search",
     "serve",
@@ -110,6 +114,7 @@ PLACES = (
     | {
         "Recipe": "fretsaw.recipe",
         "Description": "fretsaw.reports.description",
+        "Report": "fretsaw.reports.comparison",
         "Estimate": "fretsaw.reports.estimate",
         "ServingPlan": "fretsaw.reports.outlook",
         "Quantized": "fretsaw.reports.quantized",
@@ -131,6 +136,7 @@ __all__ = [
     "Quantized",
     "Recipe",
     "RecipeError",
+    "Report",
     "Reporter",
     "RunError",
     "Served",
@@ -152,6 +158,7 @@ __all__ = [
     "plan",
     "quantize",
     "rank",
+    "report",
     "score",
     "search",
     "serve",

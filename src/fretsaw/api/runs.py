@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fretsaw.api.given import Overrides, RecipeLike, keywords, recipe_of
+from fretsaw.api.given import Overrides, RecipeLike, keywords, optional_path, recipe_of
 
 if TYPE_CHECKING:
     from fretsaw.recipe import Recipe
+    from fretsaw.reports.comparison import Report
     from fretsaw.reports.estimate import Estimate
     from fretsaw.reports.summary import Summary
     from fretsaw.stages.progress import Reporter
@@ -77,6 +79,26 @@ def estimate(recipe: RecipeLike, *, out: str | Path, overrides: Overrides = ()) 
     from fretsaw.stages.estimate import estimate_run  # noqa: PLC0415
 
     return estimate_run(loaded, out=Path(out))
+
+
+@keywords
+def report(runs: str | Path | Sequence[str | Path], *, out: str | Path | None = None) -> Report:
+    """Write a run's page anew, or one page that compares several runs; no stage is run.
+
+    Args:
+        runs: Run folders; one that is not finished is shown as far as it is.
+        out: The file of a comparison; ``comparison.html`` beside the first run if not given.
+
+    Returns:
+        The page's path, and what it shows.
+
+    Raises:
+        RunError: no run, a run without a finished round, a damaged table, or a name that is taken.
+    """
+    folders = [Path(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
+    from fretsaw.stages.report import report as run  # noqa: PLC0415
+
+    return run(folders, out=optional_path(out))
 
 
 class OneStage(Protocol):

@@ -1,4 +1,4 @@
-"""Everyday commands: look at a model, plan, cut and heal it, quantise it, serve it."""
+"""Everyday commands: look at a model, plan, cut and heal it, report, quantise it, serve it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def add_to(app: typer.Typer) -> None:
     mirror.add(api.describe)
     mirror.add(api.plan)
     mirror.add(api.compress, extra=("dry_run",), run=_compress_or_estimate)
+    mirror.add(api.report)
     mirror.add(api.quantize)
     mirror.add(api.serve)
 

@@ -61,6 +61,9 @@ ARGUMENTS: Mapping[str, Any] = {
             metavar="CHILD", help="Another model, to compare.", autocompletion=words(*SHIPPED)
         ),
     ],
+    "runs": Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folder; several are compared.")
+    ],
 }
 
 PLACES: Mapping[str, Any] = {
@@ -347,6 +350,14 @@ OWN: Mapping[tuple[str, str], Any] = {
         str,
         typer.Option(
             metavar="DTYPE", help="In which the model runs: float32, bfloat16 or float16."
+        ),
+    ],
+    ("report", "out"): Annotated[
+        File,
+        typer.Option(
+            metavar="FILE.html",
+            help="Page of a comparison of several runs.",
+            show_default="comparison.html beside the first",
         ),
     ],
     ("plan", "to"): Annotated[

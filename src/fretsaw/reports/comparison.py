@@ -18,14 +18,19 @@ from fretsaw.reports.figures import Panel, log_scale
 from fretsaw.reports.findings import Findings
 from fretsaw.reports.html import Section, chart, document, listed, table
 from fretsaw.reports.page import share_of, with_interval
-from fretsaw.reports.summary import SummaryLine, print_summary
-from fretsaw.reports.svg import NARROW, WIDE, Canvas, Labels, Scale, marker, number, share
+from fretsaw.reports.shown import Shown
+from fretsaw.reports.summary import SummaryLine
+from fretsaw.reports.svg import NARROW, WIDE, Canvas, Labels, Scale, marker, number, polyline, share
 from fretsaw.reports.svg import document as drawing
 
 COMPARISON = "fretsaw comparison"
 """Over the title: by it a page is known as one of these."""
 
 LEFT, RIGHT, TOP, HEIGHT, FOOT = 54, 16, 34, 240, 52
+LONGEST_NAME = 24
+LEAST_KL = 1e-9
+"""What a logarithmic axis shows for 0."""
+
 COLUMNS = (
     "run",
     "rounds",
@@ -68,8 +73,8 @@ class ComparedRun:
         return self.findings.summary.lines[0]
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Shown):
     """A page that was written, and what it shows.
 
     Attributes:
@@ -79,6 +84,27 @@ class Report:
 
     page: Path
     runs: tuple[ComparedRun, ...]
+
+    def brief(self) -> str:
+        """Which runs, and the page."""
+        return f"{', '.join(one.name for one in self.runs)}: {self.page}"
+
+    def print(self, console: Console) -> None:
+        """The summary of one run, or a table of several; then the page."""
+        if len(self.runs) == 1:
+            self.runs[0].findings.summary.print(console)
+            return
+        shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+        for column in COLUMNS:
+            shown.add_column(column, justify="left" if column == "run" else "right", no_wrap=True)
+        for one in self.runs:
+            shown.add_row(*(cell.partition("\n")[0] for cell in _row(one)))
+        console.print(shown)
+        for text in (*obstacles(self.runs), *_unfinished(self.runs)):
+            console.print(f"note: {text}", soft_wrap=True, markup=False)
+        for key, values in differences(self.runs).items():
+            console.print(f"{key}: {' | '.join(values)}", soft_wrap=True, markup=False)
+        console.print(f"comparison: {self.page}", soft_wrap=True)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
@@ -117,21 +143,24 @@ def obstacles(runs: Sequence[ComparedRun]) -> Iterator[str]:
 
 
 def differences(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
-    """Keys of the resolved recipes that differ -> the value in each run."""
-    flat = [dict(_flat(json.loads(one.findings.recipe))) for one in runs]
+    """Keys of the resolved recipes that differ -> the value in each run; rounds that all have."""
+    recipes = [json.loads(one.findings.recipe) for one in runs]
+    planned = [len(recipe["rounds"]) for recipe in recipes]
+    flat = [dict(_flat(recipe, num_rounds=min(planned))) for recipe in recipes]
     keys = dict.fromkeys(key for recipe in flat for key in recipe)
     values = {key: [recipe.get(key, "–") for recipe in flat] for key in keys}
-    return {key: found for key, found in values.items() if len(set(found)) > 1}
+    counts = {"rounds": [str(count) for count in planned]}
+    return {key: found for key, found in (counts | values).items() if len(set(found)) > 1}
 
 
-def _flat(data: Any, place: str = "") -> Iterator[tuple[str, str]]:
+def _flat(data: Any, place: str = "", *, num_rounds: int = 0) -> Iterator[tuple[str, str]]:
     """Leaves of a recipe by their place; rounds count from 1, as everywhere else."""
     if isinstance(data, Mapping):
         for key, value in data.items():
-            yield from _flat(value, f"{place}.{key}" if place else key)
+            yield from _flat(value, f"{place}.{key}" if place else key, num_rounds=num_rounds)
     elif isinstance(data, list) and place == "rounds":
-        for i, value in enumerate(data, start=1):
-            yield from _flat(value, f"round {i}")
+        for i, value in enumerate(data[:num_rounds], start=1):
+            yield from _flat(value, f"rounds.{i}")
     else:
         yield place, data if isinstance(data, str) else json.dumps(data)
 
@@ -247,20 +276,24 @@ def _size_svg(runs: Sequence[ComparedRun], canvas: Canvas) -> str:
     room = 0.1 * (max(sizes) - min(sizes)) or 0.1 * max(sizes)
     right = canvas.width - RIGHT
     x = Scale(min(sizes) - room, max(sizes) + room, LEFT, right)
-    kls = [max(line.kl, 1e-9) for _, line in points]
+    kls = [max(line.kl, LEAST_KL) for _, line in points]
     panel = Panel(x, log_scale(kls, start=TOP + HEIGHT, end=TOP, room=1.3))
     body = [*panel.y_axis("KL to the parent, nats per token")]
     ticks = [(value, format_count(value)) for value in x.ticks(4)]
     body += panel.x_axis("parameters", ticks=ticks)
-    labels = Labels(LEFT, right)
-    for one, line in reversed(points):
-        at = x.at(line.costs["params"]), panel.y.at(max(line.kl, 1e-9))
-        is_last = line is one.child
-        tip = f"{one.name}, {line.name}: {format_count(line.costs['params'])}, KL {line.kl:.4f}"
-        shape, css = ("star", "fs-orange") if is_last else ("circle", "fs-muted")
-        body.append(marker(at, shape=shape, css=css, size=5 if is_last else 3.5, tip=tip))
-        if is_last:
-            body += labels.place(at, one.name[:24])
+    labels = Labels(LEFT, right, panel.y.start)
+    for one in runs:
+        places = [(x.at(p.costs["params"]), _height(panel, p)) for p in _healed(one)]
+        body.append(polyline(places, css="fs-muted-line", extra='stroke-width="1"'))
+        for line, at in zip(_healed(one), places, strict=True):
+            is_last = line is one.child
+            size = format_count(line.costs["params"])
+            tip = f"{one.name}, {line.name}: {size}, KL {line.kl:.4f}"
+            shape, css = ("star", "fs-orange") if is_last else ("circle", "fs-blue")
+            body.append(marker(at, shape=shape, css=css, size=5 if is_last else 3.5, tip=tip))
+    for one in runs:
+        at = x.at(one.child.costs["params"]), _height(panel, one.child)
+        body += labels.place(at, one.name[-LONGEST_NAME:])
     return drawing(
         TOP + HEIGHT + FOOT,
         body,
@@ -274,19 +307,5 @@ def _size_svg(runs: Sequence[ComparedRun], canvas: Canvas) -> str:
     )
 
 
-def print_report(report: Report, console: Console) -> None:
-    """The summary of one run, or a table of several; then the page."""
-    if len(report.runs) == 1:
-        print_summary(report.runs[0].findings.summary, console)
-        return
-    shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in COLUMNS:
-        shown.add_column(column, justify="left" if column == "run" else "right", no_wrap=True)
-    for one in report.runs:
-        shown.add_row(*(cell.partition("\n")[0] for cell in _row(one)))
-    console.print(shown)
-    for text in (*obstacles(report.runs), *_unfinished(report.runs)):
-        console.print(f"note: {text}", soft_wrap=True, markup=False)
-    for key, values in differences(report.runs).items():
-        console.print(f"{key}: {' | '.join(values)}", soft_wrap=True, markup=False)
-    console.print(f"comparison: {report.page}", soft_wrap=True)
+def _height(panel: Panel, line: SummaryLine) -> float:
+    return panel.y.at(max(line.kl, LEAST_KL))

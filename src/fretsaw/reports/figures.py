@@ -218,17 +218,18 @@ def y_scale(quantity: Quantity, axis: Sequence[Stretch], *, start: float, end: f
 
 
 def _curve(panel: Panel, quantity: Quantity, *, axis: Sequence[Stretch]) -> Iterator[str]:
-    level, labels = panel.y.at(quantity.parent), Labels(panel.x.start, panel.x.end + RIGHT)
+    level = panel.y.at(quantity.parent)
+    labels = Labels(panel.x.start, panel.x.end + RIGHT, panel.y.start)
     yield line((panel.x.start, level), (panel.x.end, level), css="fs-muted-line", extra=DASHES)
-    if quantity.parent:
-        words = f"parent {quantity.parent:.3f}"
-        yield text((panel.x.start + 8, level - 5), words, size=10)
-        right = panel.x.start + 8 + width_of(words, 10)
-        labels.taken.append((panel.x.start, level - 16, right, level))
     before = quantity.parent
     for stretch in axis:
         yield from _stretch(panel, quantity, stretch=stretch, before=before)
         before = quantity.of(stretch.round.kept)
+    if quantity.parent:
+        words = f"parent {quantity.parent:.3f}"
+        at, left = (panel.x.end, level - 5), panel.x.end - width_of(words, 10)
+        yield text(at, words, size=10, css="fs-muted fs-halo", anchor="end")
+        labels.taken.append((left, level - 16, panel.x.end, level))
     yield from _numbers(panel, quantity, axis=axis, labels=labels)
 
 

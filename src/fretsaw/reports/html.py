@@ -241,8 +241,9 @@ padding:12px 14px;min-width:0}}
 font-variant-numeric:tabular-nums}}
 .tiles small{{font-size:12px;line-height:1.35}}
 small{{display:block;font-size:11.5px;font-weight:400;color:var(--muted);line-height:1.3}}
-.warnings li{{margin:4px 0;overflow-wrap:anywhere}}
-.warnings{{padding-left:18px;margin:0}}
+.warnings li{{margin:4px 0;overflow-wrap:anywhere;max-width:90ch}}
+.warnings{{padding-left:18px;margin:0}} .scroll+.warnings,details .warnings{{font-size:13.5px;
+margin-top:10px}}
 .alert{{border-left:4px solid var(--orange)}}
 .chart{{border-radius:6px}} .chart svg{{display:block;width:100%;height:auto}}
 .chart output{{display:block;min-height:2.9em;font-size:13px;line-height:1.45;color:var(--muted);
@@ -285,6 +286,7 @@ section{{padding:16px 12px;margin:14px 0}} h1{{font-size:24px}}
 .wide-screen{{display:none}} .narrow-screen{{display:block;max-width:520px}}
 .tiles{{grid-template-columns:1fr 1fr;gap:8px}} .tiles dd{{font-size:20px}}
 .samples{{grid-template-columns:1fr}} .facts{{grid-template-columns:1fr;gap:0}}
+tbody th.w{{white-space:normal;min-width:5.5em}}
 .facts dd{{margin-bottom:8px}} nav a{{padding:8px 0}} summary{{padding:10px 0}}
 }}
 @media(prefers-reduced-motion:no-preference){{html{{scroll-behavior:smooth}}}}

@@ -137,7 +137,9 @@ def _notices(findings: Findings) -> Iterator[str]:
 def _summary_table(findings: Findings) -> str:
     lines = findings.summary.lines
     rows = [_summary_row(line, findings) for line in lines]
-    return table(COLUMNS, rows, name="Models of this run", marked=range(0, len(lines), 2))
+    notes = [f"{line.name}: {note}." for line in lines for note in line.notes]
+    models = table(COLUMNS, rows, name="Models of this run", marked=range(0, len(lines), 2))
+    return models + (listed(notes, css="warnings") if notes else "")
 
 
 def _summary_row(line: SummaryLine, findings: Findings) -> list[str]:
@@ -286,6 +288,7 @@ def _making(findings: Findings) -> str:
         "run folder": str(findings.summary.run),
         "peak memory": _peak(findings.summary),
         "versions": versions,
+        **{f"{text.split} text": str(text) for text in findings.summary.text},
     }
     listed_facts = "".join(f"<dt>{k}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
     recipe = f"<summary>Recipe, resolved</summary><pre>{escape(findings.recipe)}</pre>"

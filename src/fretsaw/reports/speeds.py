@@ -8,7 +8,7 @@ from html import escape
 from fretsaw.core.units import format_bytes
 from fretsaw.pricing.footprint import footprint
 from fretsaw.reports.evidence import ServedModel, Speeds
-from fretsaw.reports.html import table
+from fretsaw.reports.html import listed, table
 from fretsaw.reports.outlook import NamedOutlook, ServingPlan
 from fretsaw.reports.svg import number
 
@@ -54,7 +54,9 @@ def speeds_table(speeds: Speeds) -> str:
         cells.append([_ratio(speeds, name) for name in FIGURES])
     rows = [[label, *values] for label, *values in zip(ROWS, *cells, strict=True)]
     told = f"<p>Predicted for {escape(speeds.card)}: {escape(speeds.why)}.</p>"
-    return told + table(columns, rows, name=f"Predicted on {speeds.card}")
+    notes = f"<details><summary>Notes</summary>{listed(speeds.notes, css='warnings')}</details>"
+    found = table(columns, rows, name=f"Predicted on {speeds.card}")
+    return told + found + (notes if speeds.notes else "")
 
 
 def _cells(one: ServedModel) -> list[str]:
@@ -72,10 +74,9 @@ def _ratio(speeds: Speeds, name: str) -> str:
 
 
 def speeds_note(speeds: Speeds) -> str:
-    """Every assumption, HTML."""
+    """The assumptions, HTML."""
     requests = f"requests of {speeds.workload} tokens in/out, " if speeds.workload else ""
-    notes = "".join(f" {note[:1].upper()}{note[1:]}." for note in speeds.notes)
     return escape(
         f"By the planner, not measured: engine {speeds.engine}, weights in {speeds.number_format}, "
-        f"{requests}{speeds.context:,} tokens at their end.{notes}"
+        f"{requests}{speeds.context:,} tokens at their end."
     )

@@ -72,7 +72,7 @@ WIDE, NARROW = Canvas(WIDTH, has_heading=False), Canvas(350, has_heading=False)
 
 
 def _rules(colours: dict[str, str]) -> str:
-    return "".join(
+    return f".fs-halo{{stroke:{colours['paper']}}}" + "".join(
         f".fs-{name}{{fill:{value}}}.fs-{name}-line{{stroke:{value}}}"
         for name, value in colours.items()
     )
@@ -80,6 +80,7 @@ def _rules(colours: dict[str, str]) -> str:
 
 STYLE = (
     f".fs text{{font-family:{FONT};font-variant-numeric:tabular-nums}}"
+    ".fs-halo{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}"
     ".fs-line{fill:none;stroke-linejoin:round;stroke-linecap:round}"
     f"{_rules(LIGHT)}@media(prefers-color-scheme:dark){{{_rules(DARK)}}}"
 )
@@ -150,11 +151,13 @@ class Labels:
     Attributes:
         left: Where the stretch begins.
         right: Where it ends.
+        bottom: Where it ends below.
         taken: Left, top, right and bottom of what is written already.
     """
 
     left: float
     right: float
+    bottom: float = math.inf
     taken: list[tuple[float, float, float, float]] = field(default_factory=list)
 
     def place(
@@ -166,10 +169,11 @@ class Labels:
         starts = ((middle, y - 10), (x + 3, y - 8), (x - width - 3, y - 8), (middle, y + 18))
         for left, base in (*starts, (x + 3, y + 16), (x - width - 3, y + 16)):
             box = (left - 2, base - size, left + width + 2, base + 3)
-            if box[0] < self.left or box[2] > self.right or any(map(_covers, self._pairs(box))):
+            is_out = box[0] < self.left or box[2] > self.right or box[3] > self.bottom
+            if is_out or any(map(_covers, self._pairs(box))):
                 continue
             self.taken.append(box)
-            yield text((left, base), content, size=size, css="fs-ink", weight=weight)
+            yield text((left, base), content, size=size, css="fs-ink fs-halo", weight=weight)
             return
 
     def _pairs(self, box: tuple[float, float, float, float]) -> Iterator[tuple[float, ...]]:

@@ -19,7 +19,7 @@ from fretsaw.stages.library import LIBRARY
 from fretsaw.stages.manifest import digest
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.rank import RANK
-from fretsaw.stages.report import write_report
+from fretsaw.stages.report import collect_findings, write_report
 from fretsaw.stages.run import (
     CHECK,
     Run,
@@ -59,7 +59,7 @@ def compress(recipe: Recipe, *, out: Path, reporter: Reporter | None = None) -> 
             for stage in ROUND:
                 run_stage(stage, round_)
         summary = summarize(run)
-        write_report(run, summary)
+        write_report(run, collect_findings(run, summary))
     return summary
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fretsaw.checkpoint.assets import has_tokenizer
+from fretsaw.checkpoint.lineage import hash_file
 from fretsaw.checkpoint.reader import read_config
 from fretsaw.core.tables import metric_values, read_rows
 from fretsaw.core.variant import Choice
@@ -36,35 +37,41 @@ from fretsaw.reports.heatmap import choice_svg
 from fretsaw.reports.page import report_page, summary_csv
 from fretsaw.reports.summary import Summary
 from fretsaw.stages.describe import read_shape
+from fretsaw.stages.distill import RESULT
 from fretsaw.stages.evidence import collect_evidence
 from fretsaw.stages.folders import read_run
 from fretsaw.stages.manifest import MANIFEST, read_manifest
 from fretsaw.stages.run import Run, RunRound, word_of
+from fretsaw.stages.samples import SAMPLES
 from fretsaw.stages.score import SCORES
-from fretsaw.stages.search import ADDITIVITY, read_choice
+from fretsaw.stages.search import ADDITIVITY, CHOICE, read_choice
 from fretsaw.stages.summary import read_result, summarize
 
 REPORT = "report"
 PAGE = "index.html"
+READ = {
+    "00-describe": {"shape.json"},
+    "04-score": {SCORES},
+    "06-search": {CHOICE, ADDITIVITY},
+    "08-distill": {RESULT, SAMPLES},
+}
+"""What a page is made of: stage -> its tables."""
+
+REMAKE_HINT = "run `fretsaw compress` with its recipe: it finds what is damaged and makes it again"
 
 
-def write_report(run: Run, summary: Summary, *, num_planned: int | None = None) -> Findings:
-    """Write ``RUN/report``: ``index.html``, three SVG figures, the summary as JSON and CSV.
+def write_report(run: Run, findings: Findings) -> Path:
+    """Write ``RUN/report``: ``index.html``, three SVG figures, the findings as JSON and CSV.
 
     Each file is written aside and renamed over its own earlier version.
 
     Args:
-        run: All its rounds are finished.
-        summary: Of this run.
-        num_planned: Rounds of its recipe, if those of `run` are fewer.
+        run: Whose folder.
+        findings: Of it.
 
     Returns:
-        What the page shows.
-
-    Raises:
-        RunError: a stage is missing, or its table is damaged.
+        The page.
     """
-    findings = collect_findings(run, summary, num_planned=num_planned)
     rounds = findings.rounds
     folder = run.folder / REPORT
     folder.mkdir(exist_ok=True)
@@ -73,12 +80,12 @@ def write_report(run: Run, summary: Summary, *, num_planned: int | None = None) 
         "healing.svg": healing_svg(rounds, parent_loss=findings.parent_loss),
         "additivity.svg": additivity_svg(rounds),
         "summary.json": json.dumps(findings.to_json(), indent=1) + "\n",
-        "summary.csv": summary_csv(summary),
+        "summary.csv": summary_csv(findings.summary),
         PAGE: report_page(findings),
     }
     for name, content in contents.items():
         write_whole(folder / name, content)
-    return findings
+    return folder / PAGE
 
 
 def write_whole(file: Path, content: str) -> None:
@@ -182,13 +189,8 @@ def report(folders: Sequence[Path], *, out: Path | None = None) -> Report:
     if not runs:
         raise RunError("no run was given", "give the folder of a run, or of several to compare")
     page = _comparison_file(out or runs[0].folder.with_name("comparison.html"))
-    found = tuple(_findings_of(run) for run in runs)
-    names = unique_names([one.summary.run for one in found])
-    digests = [stage_inputs(run)["parent"] for run in runs]
-    compared = tuple(
-        ComparedRun(name, findings, digest)
-        for name, findings, digest in zip(names, found, digests, strict=True)
-    )
+    names = unique_names([run.folder for run in runs])
+    compared = tuple(_compared(run, name) for run, name in zip(runs, names, strict=True))
     write_whole(page, comparison_page(compared))
     return Report(page, compared)
 
@@ -199,15 +201,37 @@ def _report_one(run: Run, out: Path | None) -> Report:
             "--out is for a comparison of several runs; one run was given",
             f"leave it out: the page is {run.folder / REPORT / PAGE}",
         )
-    done = _done(run)
-    findings = write_report(done, summarize(done), num_planned=len(run.recipe.rounds))
-    page = run.folder / REPORT / PAGE
-    return Report(page, (ComparedRun(run.folder.name, findings, stage_inputs(run)["parent"]),))
+    compared = _compared(run, run.folder.name)
+    return Report(write_report(run, compared.findings), (compared,))
 
 
-def _findings_of(run: Run) -> Findings:
+def _compared(run: Run, name: str) -> ComparedRun:
+    """What a run has to show, as far as its rounds are finished."""
     done = _done(run)
-    return collect_findings(done, summarize(done), num_planned=len(run.recipe.rounds))
+    for round_ in done.rounds():
+        _check_tables(round_)
+    try:
+        findings = collect_findings(done, summarize(done), num_planned=len(run.recipe.rounds))
+        inputs = read_manifest(done.round(1).result("08-distill"))["inputs"]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise RunError(
+            f"{run.folder}: a result cannot be read ({type(error).__name__}: {error})",
+            REMAKE_HINT,
+        ) from error
+    return ComparedRun(
+        name, replace(findings, recipe=run.recipe.to_json()), parent_digest=inputs["parent"]
+    )
+
+
+def _check_tables(round_: RunRound) -> None:
+    """Compare what the page is made of with the checksums; weights are left alone."""
+    for stage, names in READ.items():
+        folder = round_.result(stage)
+        results = read_manifest(folder)["results"]
+        for name in names & results.keys():
+            file = folder / name
+            if not file.is_file() or hash_file(file) != results[name]:
+                raise RunError(f"{file} is missing or does not match its checksum", REMAKE_HINT)
 
 
 def _done(run: Run) -> Run:
@@ -224,12 +248,6 @@ def _done(run: Run) -> Run:
 
 def _is_healed(round_: RunRound) -> bool:
     return (round_.folder / "08-distill" / MANIFEST).is_file()
-
-
-def stage_inputs(run: Run) -> Mapping[str, Any]:
-    """What the first healing of a run was made from: fingerprints of parent and text among it."""
-    inputs: Mapping[str, Any] = read_manifest(run.round(1).result("08-distill"))["inputs"]
-    return inputs
 
 
 def _comparison_file(file: Path) -> Path:

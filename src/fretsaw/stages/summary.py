@@ -17,6 +17,8 @@ from fretsaw.stages.run import CHECK, Run, RunRound, word_of
 from fretsaw.stages.search import read_choice
 from fretsaw.stages.speedup import read_speedups
 from fretsaw.train.found import FoundText, by_split
+from fretsaw.train.plan import result_from_json
+from fretsaw.train.verdict import Verdict, judge
 
 STAGES = (
     "00-describe",
@@ -100,14 +102,20 @@ def _healed_line(
     round_: RunRound, costs: Mapping[str, float], *, result: Mapping[str, Any]
 ) -> SummaryLine:
     seconds = _seconds(round_, "08-distill")
-    verdict = result["verdict"]
+    verdict = verdict_of(result)
     return replace(
         _line(f"round {round_.number} healed", costs, measured=result["after"], seconds=seconds),
         tokens=result["tokens"],
-        kept_tokens=verdict["kept_tokens"],
-        note=verdict["kept"],
-        notes=tuple(verdict["notes"]),
+        kept_tokens=verdict.kept_tokens,
+        note=verdict.kept,
+        notes=tuple(verdict.notes),
     )
+
+
+def verdict_of(result: Mapping[str, Any]) -> Verdict:
+    """What a healing was worth; judged anew where an old run has not kept it."""
+    kept = result.get("verdict")
+    return Verdict(**kept) if kept else judge(result_from_json(result))
 
 
 def _line(

@@ -46,6 +46,7 @@ DEFAULTS = {
     "hardware": "serve runs on this machine, plan cannot know",
     "engine": "plan has a usual one; serve and export start or name one on purpose",
     "workload": "serve needs one; plan can do with a context",
+    "out": "report writes into its run, and a comparison beside the first one",
 }
 """Options whose defaults differ between commands, and why."""
 
