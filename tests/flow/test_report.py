@@ -16,6 +16,7 @@ from fretsaw.checkpoint.writer import write_json
 from fretsaw.core.intervals import FEWEST
 from fretsaw.reports.comparison import Report
 from fretsaw.stages.evidence import BY_AN_EARLIER_VERSION
+from fretsaw.stages.folders import PARENT
 from fretsaw.stages.manifest import MANIFEST, digest, read_manifest
 from fretsaw.stages.run import MARKER
 from fretsaw.stages.samples import SAMPLES
@@ -142,7 +143,9 @@ def test_u23_a_run_in_the_middle_is_shown_as_far_as_it_is(run: Path, command: Co
 
 
 def test_u23_a_run_whose_parent_is_gone_has_the_speeds_of_its_child(run: Path) -> None:
+    gone = {"absolute": "/gone/parent", "relative": "../gone"}
     change_json(run / MARKER, lambda recipe: recipe | {"parent": "/gone/parent"})
+    change_json(run / PARENT, lambda _: gone)
     evidence = fretsaw.report([run]).runs[0].findings.evidence
     assert evidence.speeds is not None
     assert [one.name for one in evidence.speeds.models] == ["child"]

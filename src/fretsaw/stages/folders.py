@@ -90,16 +90,21 @@ def open_run(recipe: Recipe, out: Path, *, reporter: Reporter) -> Iterator[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """A run that was made before, to be looked at; its parent where it lies now.
+    """A run that was made before, to be looked at; its parent where it lies now, if anywhere.
 
     Raises:
         RunError: no run.
+        RecipeError: its recipe cannot be read.
     """
     if not (folder / MARKER).is_file():
-        what = "is no fretsaw run" if folder.is_dir() else "is no folder"
+        what = "is no fretsaw run" if folder.is_dir() else "does not exist, or is no folder"
         raise RunError(f"{folder} {what}", "give the folder that `fretsaw compress --out` wrote")
     recipe = load_recipe(folder / MARKER)
-    return Run(folder.resolve(), recipe, Reporter(is_quiet=True), found_parent=find_parent(folder))
+    try:
+        parent = find_parent(folder)
+    except RunError:  # nothing that the run has found is lost with it
+        parent = Path(recipe.parent).resolve()
+    return Run(folder.resolve(), recipe, Reporter(is_quiet=True), found_parent=parent)
 
 
 def find_parent(folder: Path) -> Path:
