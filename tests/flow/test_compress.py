@@ -19,7 +19,9 @@ import fretsaw
 from fretsaw.checkpoint.child import cut, plan_child
 from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.lineage import hash_checkpoint, hash_file
+from fretsaw.checkpoint.random_weights import write_random_checkpoint
 from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.verify import verify_files
 from fretsaw.errors import RunError
 from fretsaw.pricing.memory import model_costs
 from fretsaw.runtime.load import load_model
@@ -31,7 +33,7 @@ from fretsaw.stages.run import Run, RunRound
 from fretsaw.stages.search import read_choice
 from tests.flow.conftest import Finished, Said
 from tests.flow.pico_run import QUIET, STAGES, Setting, contents, snapshot
-from tests.pico import FLOAT32
+from tests.pico import FLOAT32, pico_config, write_pico_checkpoint
 from tests.views import pico_ids
 
 REPAIRED = ("experts.{expert}.down_proj.weight", "fc2_latent_proj.weight", "out_proj.weight")
@@ -338,3 +340,43 @@ def test_a_moved_run_is_still_done(
     assert hash_file(moved / "round-2" / "06-search" / "choice.json") == hash_file(
         finished.out / "round-2" / "06-search" / "choice.json"
     )
+
+
+def test_a_checkpoint_of_random_weights_can_be_compressed(setting: Setting) -> None:
+    config = setting.folder / "config.json"
+    config.write_text(json.dumps(pico_config(vocab_size=300)))
+    shutil.rmtree(setting.parent)
+    setting.parent.mkdir()
+    write_random_checkpoint(config, folder=setting.parent)
+    assert verify_files(setting.parent).faults == ()
+
+    summary = compress(
+        setting.changed(rounds=setting.data["rounds"][:1]), out=setting.out, reporter=QUIET
+    )
+
+    assert summary.lines[-1].costs["params"] < summary.lines[0].costs["params"]
+    assert verify_files(summary.child).faults == ()
+
+
+def test_f5_f15_a_tied_float32_parent_with_files_of_its_own_is_cut_and_nothing_is_silent(
+    setting: Setting, command: Callable[..., Said]
+) -> None:
+    shutil.rmtree(setting.parent)
+    write_pico_checkpoint(setting.parent, seed=1, tie_word_embeddings=True)
+    weights = setting.parent / "model.safetensors"
+    tensors = {n: t.float() for n, t in load_file(weights).items() if n != "lm_head.weight"}
+    save_file(tensors, weights, metadata={"format": "pt"})
+    (setting.parent / "LICENSE").write_text("free")
+    (setting.parent / "gone.json").symlink_to("nowhere")
+    setting.data |= {"rounds": setting.data["rounds"][:1]}
+
+    said = command("compress", setting.recipe_file, "--out", setting.out)
+
+    assert said.code == 0, said.err
+    for told in ("16 KiB more", "the config says BF16", "gone.json (a link to nowhere"):
+        assert told in said.err
+    child = setting.out / "round-1" / "08-distill" / CHILD
+    assert json.loads((child / "config.json").read_text())["dtype"] == "float32"
+    assert verify_files(child).faults == ()
+    assert (child / "LICENSE").read_text() == "free"
+    assert "16 KiB of weights of its own" in (child / "WHO_CAN_LOAD.md").read_text()

@@ -21,12 +21,13 @@ from fretsaw.checkpoint.reader import read_config
 from fretsaw.checkpoint.tensors import TORCH_DTYPES
 from fretsaw.checkpoint.writer import Planned, write_json, write_weights
 from fretsaw.families import family_of
-from fretsaw.families.shared_keys import with_dtype
+from fretsaw.families.shared_keys import with_dtype, with_end_of_text
 
 MATRIX = 2
 """Axes from which on a weight is random; vectors (norms, biases, decays) are ones."""
 
 BYTES = 256
+END = "<end_of_text>"
 MERGE = ("Ġ", "Ġ")
 """The one merge of the placeholder tokenizer: llama.cpp's converter does not take none."""
 
@@ -50,6 +51,8 @@ def write_random_checkpoint(source: Path, *, folder: Path, seed: int = 0) -> Non
     family = family_of(parent)
     shape = replace(family.read_config(parent), mtp=())
     config = with_dtype(family.write_config(shape, parent), "BF16")
+    has_own = source.is_dir() and has_tokenizer(source)
+    config = config if has_own else with_end_of_text(config, shape.sizes["vocab"] - 1)
     planned = [
         Planned(
             family.stored(name, config),
@@ -64,10 +67,10 @@ def write_random_checkpoint(source: Path, *, folder: Path, seed: int = 0) -> Non
     write_json(folder / "config.json", config)
     write_weights(folder, planned, read=lambda key: _values(shapes[key], generator))
     write_remote_code(folder, config)
-    if source.is_dir() and has_tokenizer(source):
+    if has_own:
         copy_assets(source, folder)
     else:
-        write_placeholder_tokenizer(folder, config)
+        write_placeholder_tokenizer(folder, shape.sizes["vocab"])
 
 
 def _values(tensor: Planned, generator: torch.Generator) -> Tensor:
@@ -79,26 +82,32 @@ def _values(tensor: Planned, generator: torch.Generator) -> Tensor:
     return values.div_(math.sqrt(tensor.shape[-1])).to(dtype)
 
 
-def write_placeholder_tokenizer(folder: Path, config: dict[str, Any]) -> None:
-    """A tokenizer of all bytes, one merge, and fillers up to the vocabulary's size."""
-    size = config["vocab_size"]
+def write_placeholder_tokenizer(folder: Path, size: int) -> None:
+    """A tokenizer of all bytes, one merge, fillers, and a last token that ends a text.
+
+    Args:
+        folder: Existing.
+        size: Of the vocabulary.
+    """
+    end = {"id": size - 1, "content": END, "special": True, "normalized": False}
+    end |= dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
     words = [*_byte_marks(), "".join(MERGE)]
     words += [f"<filler_{i}>" for i in range(size - len(words))]
     level: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     tokenizer: dict[str, Any] = {
         "version": "1.0",
-        "added_tokens": [],
+        "added_tokens": [end],
         "normalizer": None,
         "pre_tokenizer": level | {"use_regex": True},
         "post_processor": None,
         "decoder": level | {"use_regex": True},
         "model": {
             "type": "BPE",
-            "vocab": {word: i for i, word in enumerate(words[:size])},
-            "merges": [list(MERGE)] if size > BYTES else [],
+            "vocab": {word: i for i, word in enumerate([*words[: size - 1], END])},
+            "merges": [list(MERGE)] if size > BYTES + 1 else [],
         },
     }
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     write_json(folder / TOKENIZER_CONFIG, settings)
 

@@ -33,6 +33,11 @@ def with_dtype(config: Config, stored: str) -> dict[str, Any]:
     return {**config, **dict.fromkeys(keys, DTYPES[stored])}
 
 
+def with_end_of_text(config: Config, token: int) -> dict[str, Any]:
+    """The config, naming the token that ends a text."""
+    return {**config, "eos_token_id": token}
+
+
 def embedding_rows(config: Config) -> int | None:
     """Rows of the embedding that a config states; None if it states none."""
     rows = config.get("vocab_size")
