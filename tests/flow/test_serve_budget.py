@@ -12,12 +12,13 @@ import pytest
 from transformers import NemotronHForCausalLM
 
 from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.core.engines import engine_named
 from fretsaw.core.hardware import ONE_GPU, parse_node
 from fretsaw.core.precision import preset
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.errors import InfeasibleError, RecipeError
 from fretsaw.pricing.blocks import block_kernels
-from fretsaw.pricing.footprint import footprints
+from fretsaw.pricing.footprint import footprint
 from fretsaw.pricing.kernels import Step
 from fretsaw.pricing.measure import Conditions, MeasuredRow, MeasuredTable, Part
 from fretsaw.recipe import Recipe, resolve_recipe
@@ -135,8 +136,8 @@ def test_a_speed_asked_of_this_machine_is_predicted_reached_and_told(
 def test_memory_for_requests_is_a_budget(setting: Setting) -> None:
     """Room for 20 requests, which the parent leaves for fewer."""
     parent = Checkpoint(setting.parent).shape
-    blocks, fixed = footprints(parent, preset("bf16"))
-    whole = sum(blocks, fixed)
+    cache = engine_named("vllm").cache
+    whole = footprint(parent, preset("bf16"), rule=cache)
     memory = whole.weights_bytes + 18 * whole.sequence_bytes(20)
     fraction = memory / parse_node("H100").hardware.memory_bytes
     asked = {"hardware": "H100", "context": 20, "concurrency": 20, "memory_fraction": fraction}
@@ -150,7 +151,7 @@ def test_memory_for_requests_is_a_budget(setting: Setting) -> None:
             context=20,
             precision=preset("bf16"),
             layout=ONE_GPU,
-            assumptions=Assumptions(fraction),
+            assumptions=Assumptions(fraction, cache=cache),
         ).max_concurrency
 
     assert held(parent) < 20 <= held(Checkpoint(summary.child).shape)
