@@ -7,7 +7,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from fretsaw.pricing.memory import COSTS
-from fretsaw.recipe.sections import SECTIONS, Compute, Data
+from fretsaw.recipe.sections import SECTIONS, Compute, Data, Quantize
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text(encoding="utf-8")
 
@@ -26,7 +26,7 @@ def is_section(annotation: Any) -> bool:
 
 
 def test_every_key_is_documented_and_no_other() -> None:
-    sections = {**SECTIONS, "data": Data, "compute": Compute}
+    sections = {**SECTIONS, "data": Data, "compute": Compute, "quantize": Quantize}
     known = set().union(*(keys_of(model, name) for name, model in sections.items()))
     rows = re.findall(r"^\| (`[^|]+) \|", PAGE, flags=re.MULTILINE)
     documented = set()

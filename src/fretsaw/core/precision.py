@@ -178,6 +178,32 @@ but for its head, which stays in BF16 here. `mxfp4`: experts alone, as gpt-oss.
 """
 
 
+AUTO = "auto"
+"""Chooses a format for each block and kind."""
+
+WRITTEN = ("fp8", "nvfp4", "nvfp4-w4a16", AUTO)
+"""Names that a checkpoint can be quantised to; a YAML file with one's own besides."""
+
+
+def check_written(name: str) -> None:
+    """Check that a checkpoint can be quantised to a name; a YAML file's is taken as it is.
+
+    Raises:
+        RecipeError: it cannot; the hint lists all that can be written.
+    """
+    if name in WRITTEN or is_file_name(name):
+        return
+    what = f"{name!r} quantises nothing" if name in PRESETS else f"unknown precision {name!r}"
+    guess = nearest(name.lower(), WRITTEN)
+    hint = f"did you mean {guess!r}? " if guess else ""
+    raise RecipeError(what, f"{hint}take {', '.join(WRITTEN)}, or a YAML file of your own")
+
+
+def is_file_name(name: str) -> bool:
+    """Whether it is the name of a YAML file."""
+    return name.endswith((".yaml", ".yml"))
+
+
 def preset(name: str) -> Precision:
     """A preset by name.
 

@@ -132,7 +132,18 @@ def _check(precision: Precision, rows: Sequence[tuple[Row, WeightKind]]) -> None
         raise RecipeError(
             f"precision {precision.name!r} quantises nothing", "take fp8, nvfp4 or nvfp4-w4a16"
         )
-    for row, kind in rows:
+    check_rows([row for row, _ in rows], precision)
+
+
+def check_rows(rows: Sequence[Row], precision: Precision) -> None:
+    """Check that weights can be written in the formats that a precision has for them.
+
+    Raises:
+        RecipeError: a format that is not written, or not for inputs in 16 bits.
+        ShapeError: a weight's rows fall into no blocks.
+    """
+    for row in rows:
+        kind = kind_of(row.tensor, part=row.part)
         number_format = format_of_row(row, precision)
         if number_format not in QUANTISED:
             continue

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fretsaw.core.engines import common_granularity, engine_named
 from fretsaw.core.hardware import THIS_MACHINE, parse_layout, parse_node, parse_workload
-from fretsaw.core.precision import preset
+from fretsaw.core.precision import AUTO, check_written, is_file_name, preset
 from fretsaw.core.units import format_count, parse_bytes, parse_count, parse_fraction
 from fretsaw.errors import FretsawError, RecipeError
 from fretsaw.recipe.values import (
@@ -319,6 +320,43 @@ class Distill(Section):
     recovery: Fraction | None = None
 
 
+class Quantize(Section):
+    """The last child in fewer bits, after the last round: a checkpoint for each entry of `to`."""
+
+    to: Annotated[tuple[Text, ...], AsList] = ()
+    bits: AboveZero | None = None
+    kv_dtype: Literal["fp8", "bf16", "fp16"] | None = None
+    method: Literal["max", "mse", "lsq"] = "max"
+    file_layout: Literal["modelopt", "compressed-tensors"] = "modelopt"
+    heal_tokens: Natural = 0
+    learning_rate: Rate = "auto"
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        """Check what needs no model."""
+        for name in self.to:
+            try:
+                check_written(name)
+            except RecipeError as error:
+                raise refused(f"{error.message}", error.hint, key="to", value=name) from error
+        if twice := [n for n in self.names if self.names.count(n) > 1]:
+            raise refused(
+                f"{twice[0]} is there twice", "give each once", key="to", value=list(self.to)
+            )
+        if (AUTO in self.to) != (self.bits is not None):
+            hint = "write both, such as to: [auto] and bits: 4.75, or neither"
+            raise refused("auto and bits go together", hint, key="bits", value=self.bits)
+        if self.method == "lsq" and not self.heal_tokens:
+            hint = "give quantize.heal_tokens, such as 1M, or take mse"
+            raise refused("scales are learned while healing", hint, key="method", value="lsq")
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """Name of each child: that of its format, or of the file without its ending."""
+        return [PurePath(name).stem if is_file_name(name) else name for name in self.to]
+
+
 SECTIONS: dict[str, type[Section]] = {
     "calibrate": Calibrate,
     "rank": Rank,
@@ -350,6 +388,7 @@ class Recipe(Section):
     seed: Seed = 0
     data: Data
     compute: Compute = Compute()
+    quantize: Quantize = Quantize()
     rounds: Annotated[tuple[Round, ...], Field(min_length=1)]
 
     def to_json(self) -> str:

@@ -15,6 +15,7 @@ from fretsaw.reports.figures import agreement
 from fretsaw.reports.findings import Findings, RoundFindings
 from fretsaw.reports.html import Section, document, listed, table, tiles
 from fretsaw.reports.loaders import opening_snippet
+from fretsaw.reports.quantized import QUANTIZED_COLUMNS, quantized_rows
 from fretsaw.reports.speeds import speeds_note, speeds_table
 from fretsaw.reports.summary import Summary, SummaryLine
 from fretsaw.reports.svg import number, share
@@ -74,6 +75,9 @@ def _sections(findings: Findings) -> Iterator[Section]:
         yield Section("To know first", listed(said, css="warnings"), css="alert")
     models = _summary_table(findings)
     yield Section("What was lost and what came back", models, _summary_note(findings))
+    if quantized := quantized_rows(findings.summary.quantized):
+        table_of = table(QUANTIZED_COLUMNS, quantized, name="The child in fewer bits")
+        yield Section("In fewer bits", table_of, QUANTIZED_NOTE)
     if evidence.samples:
         yield Section("In its own words", _samples(evidence.samples), SAMPLES_NOTE)
     if evidence.speeds:
@@ -92,6 +96,10 @@ def _sections(findings: Findings) -> Iterator[Section]:
     yield Section("How it was made", _making(findings))
 
 
+QUANTIZED_NOTE = (
+    "The last child, its weights, inputs and KV cache rounded as hardware for the format would; "
+    "agree: share of tokens whose greedy prediction is the same. Held-out text."
+)
 SAMPLES_NOTE = (
     "Greedy: the most likely token each time, after the beginnings of held-out sequences. "
     "Text that looks alike is no measure of quality, and text that differs may be as good."

@@ -73,6 +73,7 @@ class Quantized(Shown):
             where nothing was measured.
         from_parent: The same against the original parent of the run.
         chosen: What ``auto`` took.
+        seconds: It took; 0 where nobody looked.
     """
 
     folder: Path
@@ -85,6 +86,7 @@ class Quantized(Shown):
     from_source: HeldOutFigures | None = None
     from_parent: HeldOutFigures | None = None
     chosen: tuple[ChosenFormat, ...] = ()
+    seconds: float = 0.0
 
     def brief(self) -> str:
         """Where it lies, its size, and what it costs."""
@@ -141,6 +143,30 @@ def print_quantized(found: Quantized, console: Console) -> None:
             f"block {block}: {len(experts)} experts had too few of the {found.num_tokens:,} tokens "
             f"for scales of their own: {names}"
         )
+
+
+QUANTIZED_COLUMNS = (
+    "quantised",
+    "weights",
+    "loss",
+    "KL to parent",
+    "agree",
+    "KL to child",
+    "agree",
+    "time",
+)
+
+
+def quantized_rows(several: Iterable[Quantized]) -> list[tuple[str, ...]]:
+    """Children in fewer bits, a row each, under `QUANTIZED_COLUMNS`."""
+    rows = []
+    for one in several:
+        words = [one.folder.parent.name.rpartition("quantize-")[2], format_bytes(one.weights_bytes)]
+        words.append(f"{one.from_source.loss:.4f}" if one.from_source else "")
+        for figures in (one.from_parent, one.from_source):
+            words += [f"{figures.kl:.4f}", f"{figures.agreement:.1%}"] if figures else ["", ""]
+        rows.append((*words, f"{one.seconds:.0f} s" if one.seconds else ""))
+    return rows
 
 
 def told(figures: HeldOutFigures, *, than: str) -> str:

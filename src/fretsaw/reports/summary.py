@@ -12,6 +12,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from fretsaw.core.units import format_bytes, format_count
+from fretsaw.reports.quantized import QUANTIZED_COLUMNS, Quantized, quantized_rows
 from fretsaw.reports.shown import Shown
 from fretsaw.train.found import FoundText
 
@@ -97,6 +98,7 @@ class Summary(Shown):
         serving: Demands of the last round.
         warnings: All that were given, those of stages that were done before included.
         text: What was found of each split of the text.
+        quantized: The last child in fewer bits, where that was asked for.
     """
 
     lines: tuple[SummaryLine, ...]
@@ -106,6 +108,7 @@ class Summary(Shown):
     serving: tuple[ServingLine, ...] = ()
     warnings: tuple[RunWarning, ...] = ()
     text: tuple[FoundText, ...] = ()
+    quantized: tuple[Quantized, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -136,6 +139,7 @@ class Summary(Shown):
             "models": lines,
             "serving": [vars(line) for line in self.serving],
             "warnings": [vars(warning) for warning in self.warnings],
+            "quantized": [one.to_json() for one in self.quantized],
             "text": [text.to_json() for text in self.text],
         }
 
@@ -168,6 +172,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     for line in summary.lines:
         for note in line.notes:
             console.print(f"{line.name}: {note}.", soft_wrap=True)
+    if summary.quantized:
+        console.print(_quantized(summary.quantized))
+        console.print("Quantised: weights, inputs and KV cache rounded as a GPU would.")
     parent, child = summary.lines[0].costs, summary.lines[-1].costs
     shares = {name: child[name] / parent[name] for name in SHARES if parent.get(name)}
     words = ", ".join(f"{SHARES[name]} {share:.1%}" for name, share in shares.items())
@@ -175,12 +182,24 @@ def print_summary(summary: Summary, console: Console) -> None:
     for one in summary.serving:
         console.print(f"served: {one.told()}", soft_wrap=True)
     console.print(f"child: {summary.child}", soft_wrap=True)
+    for small in summary.quantized:
+        console.print(f"child in {small.precision}: {small.folder}", soft_wrap=True)
     console.print(f"report: {summary.run / 'report' / 'index.html'}", soft_wrap=True)
     if summary.peak_bytes:
         place = max(summary.peaks, key=summary.peaks.__getitem__)
         console.print(f"peak memory: {format_bytes(summary.peak_bytes)} ({place})")
     for warning in summary.warnings:
         console.print(f"warning, {warning.place}: {warning.text}", soft_wrap=True, markup=False)
+
+
+def _quantized(several: tuple[Quantized, ...]) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in QUANTIZED_COLUMNS:
+        justify: JustifyMethod = "left" if column == "quantised" else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    for row in quantized_rows(several):
+        table.add_row(*row)
+    return table
 
 
 SHARES = {

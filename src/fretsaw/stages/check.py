@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import need_disk
 from fretsaw.core.compatibility import space_findings
 from fretsaw.core.engines import engine_named
@@ -16,6 +17,7 @@ from fretsaw.errors import FretsawError, RecipeError
 from fretsaw.families import family_named
 from fretsaw.families.base import ContextLimit
 from fretsaw.pricing.memory import model_costs
+from fretsaw.recipe import Recipe
 from fretsaw.recipe.sections import Library, Round
 from fretsaw.solver.alternatives import Terms, solve_any
 from fretsaw.solver.budget import resolve_budgets
@@ -24,6 +26,7 @@ from fretsaw.stages.check_parent import check_parent
 from fretsaw.stages.check_recipe import lengths_of, long_sequences, loose_budgets
 from fretsaw.stages.demand import Parent, check_context, demand_on_gpus, price_demand
 from fretsaw.stages.library import by_block, variants_of
+from fretsaw.stages.quantized_child import check_quantize, quantize_disk_bytes
 from fretsaw.stages.run import Run
 from fretsaw.stages.text import check_texts
 
@@ -47,15 +50,18 @@ def check(run: Run) -> None:
     for warning in dict.fromkeys(warnings):
         run.reporter.warn(warning)
     check_rounds(Parent(parent.shape, parent.config), run.recipe.rounds)
+    check_quantize(run)
     check_texts(run, run.rounds())
     written = sum(f.stat().st_size for f in run.folder.glob("round-*/**/*") if f.is_file())
-    need_disk(run.folder, peak_disk_bytes(parent.shape, len(run.recipe.rounds)) - written)
+    need_disk(run.folder, peak_disk_bytes(parent, run.recipe) - written)
 
 
-def peak_disk_bytes(shape: ModelShape, num_rounds: int) -> int:
-    """What a run takes at most: a cut and a healed child a round, and one training under way."""
-    costs = model_costs(shape)
-    return int(costs["bytes_bf16"]) * 2 * num_rounds + int(costs["params"]) * TRAINING_BYTES
+def peak_disk_bytes(parent: Checkpoint, recipe: Recipe) -> int:
+    """What a run takes at most: a cut and a healed child a round, quantised ones, one training."""
+    costs = model_costs(parent.shape)
+    children = int(costs["bytes_bf16"]) * 2 * len(recipe.rounds)
+    training = int(costs["params"]) * TRAINING_BYTES
+    return children + training + quantize_disk_bytes(recipe, parent)
 
 
 def check_device(device: str) -> None:

@@ -18,11 +18,13 @@ from fretsaw.stages.folders import open_run
 from fretsaw.stages.library import LIBRARY
 from fretsaw.stages.manifest import digest
 from fretsaw.stages.progress import Reporter
+from fretsaw.stages.quantized_child import quantize_stages
 from fretsaw.stages.rank import RANK
 from fretsaw.stages.report import collect_findings, write_report
 from fretsaw.stages.run import (
     CHECK,
     Run,
+    RunRound,
     Stage,
     accounted,
     known_text,
@@ -56,11 +58,18 @@ def compress(recipe: Recipe, *, out: Path, reporter: Reporter | None = None) -> 
     with open_run(recipe, out, reporter=reporter) as run:
         _check(run)
         for round_ in run.rounds():
-            for stage in ROUND:
+            for stage in stages_of(round_):
                 run_stage(stage, round_)
         summary = summarize(run)
         write_report(run, collect_findings(run, summary))
     return summary
+
+
+def stages_of(round_: RunRound) -> tuple[Stage, ...]:
+    """All stages of a round, in order: the last one ends with the child in fewer bits."""
+    recipe = round_.run.recipe
+    is_last = round_.number == len(recipe.rounds)
+    return ROUND + quantize_stages(recipe) if is_last else ROUND
 
 
 def _check(run: Run) -> None:

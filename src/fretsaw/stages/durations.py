@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fretsaw.core.precision import AUTO
 from fretsaw.core.shape import Block, ModelShape
 from fretsaw.core.variant import Variant
 from fretsaw.pricing.memory import model_costs
@@ -16,7 +17,16 @@ from fretsaw.runtime.gauge import Repaired
 from fretsaw.runtime.repair import RepairSettings
 from fretsaw.stages.outline import Outline, by_mixer, largest, typical
 from fretsaw.stages.samples import NEW_TOKENS, PROMPTS
+from fretsaw.train.plan import DistillSettings
 from fretsaw.train.probe import probe_steps
+
+ROUNDED = 1.35
+"""A pass in which weights, inputs and cache are rounded, of one without (demo's parent)."""
+
+LINEAR_KINDS = {"mamba": 1, "attention": 1, "mlp": 1, "moe": 3}
+"""Kinds of weights that ``auto`` measures alone, in two formats each."""
+
+EVALUATIONS = DistillSettings.evaluations
 
 TRIALS = 4
 """Of the learning-rate probe: three at least, six at most."""
@@ -88,6 +98,24 @@ class Durations:
         return (
             opened + learned * self._step() + evaluations * self._evaluation() + self._teacher()
         ) + self._samples()
+
+    def quantize(self, to: str) -> float:
+        """Calibration, ``auto``'s measurements, healing under rounding, and the comparisons."""
+        o, judge = self.outline, self.outline.settings.score
+        heal, tokens = o.settings.distill, o.recipe.quantize.heal_tokens
+        steps = -(-tokens // (heal.batch_size * heal.sequence_length))
+        is_probed = o.recipe.quantize.learning_rate == "auto"
+        trials = TRIALS if steps and is_probed and probe_steps(steps) > 0 else 0
+        learned = steps + trials * probe_steps(steps)
+        evaluations = 2 + (1 + trials + min(EVALUATIONS, steps) if steps else 0)
+        seconds = self.calibrate() + 2 * self._teacher() + 2 * self.open(o.child)
+        seconds += ROUNDED * (learned * self._step() + evaluations * self._evaluation())
+        if to == AUTO:
+            length = o.settings.calibrate.sequence_length
+            once = self._forward(o.child.blocks, judge.sequences, length=length)
+            places = sum(LINEAR_KINDS.get(block.mixer, 0) for block in o.child.blocks)
+            seconds += 2 * places * (once + self._judge(judge.sequences, length=length))
+        return seconds
 
     def _pass(self, group: Sequence[Variant], after: Sequence[Block], *, length: int) -> float:
         """Variants of a block, and as one batch all blocks after it."""

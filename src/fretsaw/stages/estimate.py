@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -14,10 +14,10 @@ from fretsaw.recipe import Recipe
 from fretsaw.reports.estimate import Estimate, EstimateLine
 from fretsaw.runtime.resident import resident_bytes
 from fretsaw.stages.check import check, peak_disk_bytes
-from fretsaw.stages.compress import ROUND
+from fretsaw.stages.compress import stages_of
 from fretsaw.stages.folders import check_folder
-from fretsaw.stages.forecast import forecast
-from fretsaw.stages.outline import Outline, measure_machine, outline_rounds
+from fretsaw.stages.forecast import Piece, forecast
+from fretsaw.stages.outline import measure_machine, outline_rounds
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import MARKER, Run, RunRound, Stage
 from fretsaw.stages.standing import TO_DO, Standing, standing
@@ -42,23 +42,29 @@ def estimate_run(recipe: Recipe, *, out: Path) -> Estimate:
     parent = Checkpoint(run.parent)
     machine = measure_machine(parent, recipe, base_bytes=resident_bytes())
     outlines = outline_rounds(parent.shape, recipe, machine=machine)
-    lines = [line for one in zip(run.rounds(), outlines, strict=True) for line in _lines(*one)]
+    lines = [
+        line
+        for round_, outline in zip(run.rounds(), outlines, strict=True)
+        for line in _lines(round_, stages_of(round_), pieces=forecast(outline))
+    ]
     return Estimate(
         tuple(lines),
         check_s=check_s,
         report_s=REPORT_S,
         memory_bytes=_memory_bytes(recipe.compute.device),
-        peak_disk_bytes=peak_disk_bytes(parent.shape, len(recipe.rounds)),
+        peak_disk_bytes=peak_disk_bytes(parent, recipe),
         text=found_texts(run),
         warnings=tuple(warnings),
     )
 
 
-def _lines(round_: RunRound, outline: Outline) -> Iterator[EstimateLine]:
+def _lines(
+    round_: RunRound, stages: Iterable[Stage], *, pieces: Iterable[Piece]
+) -> Iterator[EstimateLine]:
     """The stages of a round, each with where it stands."""
     changed: set[str] = set()
     is_run = (round_.run.folder / MARKER).is_file()
-    for stage, piece in zip(ROUND, forecast(outline), strict=True):
+    for stage, piece in zip(stages, pieces, strict=True):
         assert stage.word == piece.stage
         where = _where(stage, round_, changed=changed) if is_run else TO_DO
         if where.state != "done":

@@ -60,6 +60,13 @@ def forecast(outline: Outline) -> Iterator[Piece]:
     )
     what = f"probe, and at most {settings.distill.tokens:,} tokens"
     yield piece("distill", what, s=seconds.distill(), peak=memory.distill(), disk=size)
+    if outline.is_last:
+        asked = outline.recipe.quantize
+        what = f"{fitted:,} tokens"
+        what += f", healed on {asked.heal_tokens:,}" if asked.heal_tokens else ""
+        for to, name in zip(asked.to, asked.names, strict=True):
+            s, peak = seconds.quantize(to), memory.quantize()
+            yield piece(f"quantize-{name}", what, s=s, peak=peak, disk=size)
 
 
 def disk_bytes(shape: ModelShape) -> int:

@@ -17,6 +17,9 @@ LEARNING_COPIES = 4
 LOGIT_COPIES = 3
 """Logits of a batch, their exponentials, and what is made of both."""
 
+QUANTIZE_BATCH = 8
+"""Sequences that a quantised model is compared on at a time."""
+
 FP32 = 4.0
 
 
@@ -76,6 +79,15 @@ class Occupancy:
         student = model_costs(o.child)["params"] * FP32 * LEARNING_COPIES
         cached = known if known <= CACHE_BYTES else 0.0
         return self.weights(o.parent) + student + kept + logits + cached
+
+    def quantize(self) -> float:
+        """Two models in float32 beside each other; healing, with the rounded weights kept."""
+        o, params = self.outline, model_costs(self.outline.child)["params"]
+        if o.recipe.quantize.heal_tokens:
+            return self.distill() + params * FP32
+        both = (params + model_costs(o.parent)["params"]) * FP32
+        batch = QUANTIZE_BATCH * o.held_out_length * o.shape.sizes["vocab"] * FP32
+        return both + LOGIT_COPIES * batch
 
     @property
     def _itemsize(self) -> int:

@@ -146,6 +146,11 @@ class Outline:
         return self.recipe.compute.batch_sequences
 
     @property
+    def is_last(self) -> bool:
+        """Whether it is the round that quantises its child."""
+        return self.settings is self.recipe.rounds[-1]
+
+    @property
     def held_out_length(self) -> int:
         """Tokens of a held-out sequence: those of the first round."""
         return self.recipe.rounds[0].distill.sequence_length

@@ -8,16 +8,20 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from fretsaw.core.precision import PRESETS, Precision, precision_from, preset
-from fretsaw.errors import RecipeError, nearest
+from fretsaw.core.precision import (
+    AUTO,
+    WRITTEN,
+    Precision,
+    check_written,
+    is_file_name,
+    precision_from,
+    preset,
+)
+from fretsaw.errors import RecipeError
 from fretsaw.families.quantised import LAYOUTS, LayoutName
 from fretsaw.quant.scales import Method
 
 Dtype = Literal["float32", "bfloat16"]
-AUTO = "auto"
-NAMES = ("fp8", "nvfp4", "nvfp4-w4a16", AUTO)
-"""What is written by name."""
-
 HEAL_TOKENS = 1_000_000
 
 
@@ -145,22 +149,14 @@ def named_precision(name: str) -> Precision:
     Raises:
         RecipeError: there is none of that name, or the file does not hold one.
     """
+    check_written(name)
+    if not is_file_name(name):
+        return preset(name)
     file = Path(name)
-    if file.suffix not in (".yaml", ".yml"):
-        return preset(_known(name))
     if not file.is_file():
         hint = "give the path of a YAML file"
-        raise RecipeError(f"{file} does not exist", f"{hint}, or one of {', '.join(NAMES)}")
+        raise RecipeError(f"{file} does not exist", f"{hint}, or one of {', '.join(WRITTEN)}")
     data = yaml.safe_load(file.read_text(encoding="utf-8"))
     if not isinstance(data, dict):
         raise RecipeError(f"{file} holds no precision", "e.g. one line: `experts: nvfp4`")
     return precision_from(data, name=file.stem)
-
-
-def _known(name: str) -> str:
-    if name in NAMES:
-        return name
-    what = f"{name!r} quantises nothing" if name in PRESETS else f"unknown precision {name!r}"
-    guess = nearest(name, NAMES)
-    hint = f"did you mean {guess!r}? " if guess else ""
-    raise RecipeError(what, f"{hint}take {', '.join(NAMES)}, or a YAML file of your own")

@@ -15,7 +15,7 @@ from torch import Tensor
 from fretsaw.checkpoint.contents import LINEAGE_NAME
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import Planned, need_disk, write_json
-from fretsaw.core.precision import Precision
+from fretsaw.core.precision import AUTO, Precision
 from fretsaw.core.units import parse_shard_bytes
 from fretsaw.errors import CheckpointError, RecipeError
 from fretsaw.quant.calibrate import Activations
@@ -29,7 +29,7 @@ from fretsaw.runtime.fake import fake_quantized
 from fretsaw.runtime.load import load_model
 from fretsaw.stages.loaders import write_who_can_load
 from fretsaw.stages.progress import Reporter
-from fretsaw.stages.quantize_options import AUTO, QuantizeOptions, precision_of
+from fretsaw.stages.quantize_options import QuantizeOptions, precision_of
 from fretsaw.stages.quantized_formats import check_bits, choose_precision, read_chosen
 from fretsaw.stages.quantized_healing import HEALED, heal_quantized
 from fretsaw.train.metrics import HeldOut

@@ -192,6 +192,7 @@ class Stage:
         body: Fills a folder; finds what an earlier, killed attempt has left there.
         texts: What gives the text that it reads.
         copies: Checkpoint whose files beside the weights it copies into its child.
+        inputs: What changes its result besides, plain data by name.
     """
 
     name: str
@@ -200,6 +201,7 @@ class Stage:
     body: Callable[[RunRound, Path], None]
     texts: tuple[Callable[[RunRound], ReadText], ...] = ()
     copies: Callable[[RunRound], Path] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def word(self) -> str:
@@ -272,6 +274,7 @@ def inputs_of(stage: Stage, round_: RunRound) -> dict[str, Any]:
         inputs["recipe.compute"] = recipe.compute.model_dump(mode="json", exclude={"threads"})
     for text in stage.texts:
         inputs[f"text.{_purpose(text)}"] = known_text(text, round_).digest
+    inputs |= stage.inputs
     if stage.copies:
         inputs[FILES] = digest(hash_travelling(stage.copies(round_)))
     inputs["fretsaw"] = version("fretsaw")

@@ -13,6 +13,7 @@ from fretsaw.reports.summary import RunWarning, Summary, SummaryLine
 from fretsaw.stages.describe import read_shape
 from fretsaw.stages.distill import RESULT
 from fretsaw.stages.manifest import CHILD, read_manifest
+from fretsaw.stages.quantized_child import read_quantized
 from fretsaw.stages.run import CHECK, Run, RunRound, word_of
 from fretsaw.stages.search import read_choice
 from fretsaw.stages.speedup import read_speedups
@@ -52,6 +53,7 @@ def summarize(run: Run) -> Summary:
         child=child,
         run=run.folder,
         peaks={place: account.get("peak_bytes", 0) for place, account in accounts.items()},
+        quantized=read_quantized(run),
         serving=tuple(read_speedups(round_.result("07-build"))),
         warnings=tuple(
             RunWarning(place, text)

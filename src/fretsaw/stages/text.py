@@ -57,6 +57,19 @@ def validation_text(round_: RunRound) -> ReadText:
     )
 
 
+def quantize_text(round_: RunRound) -> ReadText:
+    """What the last child learns from while it is rounded."""
+    settings = round_.settings.distill
+    wanted = -(-round_.run.recipe.quantize.heal_tokens // settings.sequence_length)
+    return _read(
+        round_,
+        "train",
+        sequences=wanted,
+        length=settings.sequence_length,
+        at_least=min(wanted, settings.batch_size),
+    )
+
+
 TEXTS = (calibration_text, score_text, train_text, validation_text)
 """All that a round reads."""
 
