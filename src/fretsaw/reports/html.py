@@ -250,7 +250,7 @@ margin-top:10px}}
 margin-top:8px;overflow-wrap:anywhere}}
 .chart .on{{stroke:var(--ink);stroke-width:2.5px;paint-order:stroke}}
 .narrow-screen{{display:none}}
-.scroll{{overflow:auto;max-width:100%}}
+.scroll{{overflow:auto;max-width:100%}} .scroll+.scroll,.warnings+.scroll{{margin-top:18px}}
 table{{border-collapse:separate;border-spacing:0;width:100%;font-size:13.5px;
 font-variant-numeric:tabular-nums}}
 caption{{text-align:left;padding:0 0 6px;position:sticky;left:0}}
@@ -286,7 +286,7 @@ section{{padding:16px 12px;margin:14px 0}} h1{{font-size:24px}}
 .wide-screen{{display:none}} .narrow-screen{{display:block;max-width:520px}}
 .tiles{{grid-template-columns:1fr 1fr;gap:8px}} .tiles dd{{font-size:20px}}
 .samples{{grid-template-columns:1fr}} .facts{{grid-template-columns:1fr;gap:0}}
-tbody th.w{{white-space:normal;min-width:5.5em}}
+tbody th.w{{white-space:normal;min-width:4em}}
 .facts dd{{margin-bottom:8px}} nav a{{padding:8px 0}} summary{{padding:10px 0}}
 }}
 @media(prefers-reduced-motion:no-preference){{html{{scroll-behavior:smooth}}}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from fretsaw.core.intervals import Interval
@@ -20,21 +20,8 @@ from fretsaw.reports.speeds import speeds_note, speeds_table
 from fretsaw.reports.summary import Summary, SummaryLine
 from fretsaw.reports.svg import number, share
 
-COLUMNS = (
-    "model",
-    "params",
-    "trunk",
-    "active",
-    "routed",
-    "state",
-    "BF16",
-    "loss",
-    "over parent",
-    "KL",
-    "agree",
-    "tokens",
-    "time",
-)
+MEASURED = ("model", "loss", "over parent", "KL", "agree", "tokens", "time")
+SIZES = ("model", "params", "trunk", "active", "routed", "state", "BF16")
 SHARES = ("trunk_params", "active_params", "active_routed_params", "state_bytes")
 
 
@@ -144,26 +131,37 @@ def _notices(findings: Findings) -> Iterator[str]:
 
 def _summary_table(findings: Findings) -> str:
     lines = findings.summary.lines
-    rows = [_summary_row(line, findings) for line in lines]
     notes = [f"{line.name}: {note}." for line in lines for note in line.notes]
-    models = table(COLUMNS, rows, name="Models of this run", marked=range(0, len(lines), 2))
-    return models + (listed(notes, css="warnings") if notes else "")
+    healed = range(0, len(lines), 2)
+    measured = [_measured_row(line, findings) for line in lines]
+    sizes = [_size_row(line, lines[0].costs) for line in lines]
+    return (
+        table(MEASURED, measured, name="Measured on held-out text", marked=healed)
+        + (listed(notes, css="warnings") if notes else "")
+        + table(SIZES, sizes, name="Sizes", marked=healed)
+    )
 
 
-def _summary_row(line: SummaryLine, findings: Findings) -> list[str]:
+def _measured_row(line: SummaryLine, findings: Findings) -> list[str]:
     parent, spread = findings.summary.lines[0], findings.evidence.spread(line.name)
     above = f"{line.loss - parent.loss:+.4f}" if line is not parent else ""
     return [
         line.name,
-        format_count(line.costs["params"]),
-        *(share_of(line.costs[name], parent.costs[name]) for name in SHARES),
-        format_bytes(line.costs["bytes_bf16"]),
         with_interval(f"{line.loss:.4f}", spread.loss),
         with_interval(above, spread.loss_difference, form="{:+.4f}"),
         with_interval(f"{line.kl:.4f}", spread.kl),
         with_interval(share(line.agreement), spread.agreement, form="{:.1%}"),
         format_count(line.tokens) if line.tokens else "",
         format_seconds(line.seconds) if line.seconds else "",
+    ]
+
+
+def _size_row(line: SummaryLine, parent: Mapping[str, float]) -> list[str]:
+    return [
+        line.name,
+        format_count(line.costs["params"]),
+        *(share_of(line.costs[name], parent[name]) for name in SHARES),
+        format_bytes(line.costs["bytes_bf16"]),
     ]
 
 
@@ -194,11 +192,11 @@ def _summary_note(findings: Findings) -> str:
 
 
 FOOTNOTE = (
+    "Loss, and KL from the parent, in nats per held-out token; agree: share of tokens with the "
+    "parent’s greedy prediction; tokens: of the healing; time: of the cut, then of the healing. "
     "Trunk, active, routed (parameters of the routed experts that one token uses) and state (of "
-    "the Mamba blocks, per sequence): share of the parent. Loss, and KL from the parent, in nats "
-    "per held-out token; agree: share of tokens with the parent’s greedy prediction; time: of the "
-    "cut, then of the healing. <a href='summary.csv'>summary.csv</a> and "
-    "<a href='summary.json'>summary.json</a> hold all figures."
+    "the Mamba blocks, per sequence): share of the parent. <a href='summary.csv'>summary.csv</a> "
+    "and <a href='summary.json'>summary.json</a> hold all figures."
 )
 
 

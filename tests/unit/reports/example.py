@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -166,7 +167,7 @@ FINDINGS = Findings(
     blocks=BLOCKS,
     rounds=ROUNDS,
     parent="models/parent & co",
-    recipe='{"parent": "models/parent & co"}\n',
+    recipe='{"parent": "models/parent & co", "rounds": [{}, {}]}\n',
     needs_remote_code=True,
     has_tokenizer=True,
     versions={"fretsaw": "0.1.0", "torch": "2.13.0"},
@@ -211,7 +212,11 @@ def long_findings(*, num_blocks: int = 88, num_rounds: int = 6) -> Findings:
     )
     run = Path("/runs/a-folder-with-a-name-that-is-longer-than-a-telephone-is-wide-by-far")
     summary = replace(SUMMARY, lines=lines, run=run, child=run / "child", warnings=warnings)
-    return replace(FINDINGS, summary=summary, blocks=blocks, rounds=rounds, num_planned=9)
+    keys = {f"a_long_key_{i}": [num_rounds, i] * 20 for i in range(30)}
+    recipe = json.dumps({"parent": "p", "rounds": [keys] * num_rounds})
+    return replace(
+        FINDINGS, summary=summary, blocks=blocks, rounds=rounds, recipe=recipe, num_planned=9
+    )
 
 
 def _long_round(number: int, num_blocks: int) -> RoundFindings:

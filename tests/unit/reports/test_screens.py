@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fretsaw.reports.comparison import ComparedRun, comparison_page
 from fretsaw.reports.page import report_page
 from tests.browser import Browser, find_chromium
 from tests.unit.reports.example import FINDINGS, long_findings
@@ -66,10 +67,32 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return file
 
 
+@pytest.fixture(scope="module", params=[2, 7])
+def comparison(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    others = [
+        ComparedRun(f"runs/with-a-name-of-its-own-{i}", long_findings(num_rounds=i), "b")
+        for i in range(1, request.param)
+    ]
+    file: Path = tmp_path_factory.mktemp("page") / "comparison.html"
+    page = comparison_page([ComparedRun("<short>", FINDINGS, "a"), *others])
+    file.write_text(page, encoding="utf-8")
+    return file
+
+
 @pytest.mark.parametrize("width", [320, PHONE, 700, DESK])
 def test_u23_nothing_is_wider_than_the_screen_and_no_words_collide(
     browser: Browser, page: Path, width: int
 ) -> None:
+    assert_it_fits(browser, page, width=width)
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_u23_a_comparison_fits_as_well(browser: Browser, comparison: Path, width: int) -> None:
+    assert_it_fits(browser, comparison, width=width)
+    assert browser.run("document.querySelectorAll('.chart').length") == 1
+
+
+def assert_it_fits(browser: Browser, page: Path, *, width: int) -> None:
     browser.open(page, width=width)
     assert browser.run("innerWidth") == width
     assert browser.run(OVERFLOWS) == []
