@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from fretsaw.errors import RecipeError, nearest
 from fretsaw.recipe.origin import Origin
+from fretsaw.recipe.reading import EXAMPLE
 from fretsaw.recipe.values import REFUSED
 
 LONGEST = 60
@@ -38,13 +39,16 @@ def recipe_error(error: ValidationError, *, origin: Origin, top: type[BaseModel]
     """
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     kind, context = first["type"], first.get("ctx", {})
-    place = tuple(part for part in (*first["loc"], context.get("key", "")) if part != "")
+    place = (*first["loc"], context["key"]) if "key" in context else first["loc"]
     name, where = origin.name(place), origin.where(place)
     if kind == "extra_forbidden":
         known = known_keys(top, first["loc"][:-1], also=origin.sections)
         guess = nearest(str(place[-1]), known)
         hint = f"did you mean {guess!r}?" if guess else f"known here: {', '.join(sorted(known))}"
         return RecipeError(f"unknown recipe key {name!r}{where}", hint)
+    if kind == "invalid_key":
+        inside = origin.name(place[:-1]) or "the recipe"
+        return RecipeError(f"a key of {inside} is {shown(place[-1])}: expected text", EXAMPLE)
     if kind == "missing":
         return RecipeError(f"recipe key {name!r} is missing", "see recipes/demo.yaml")
     value = context.get("value", first.get("input"))

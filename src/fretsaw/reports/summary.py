@@ -144,13 +144,43 @@ class Summary(Shown):
         }
 
 
-COLUMNS = ("model", "params", "active", "BF16", "loss", "KL", "agree", "tokens", "time", "")
+COLUMNS = ("model", "params", "active", "BF16", "loss", "KL", "agree", "tokens", "time")
+WIDE = 120
+"""Columns of a terminal that has room for the notes on each line; else they stand below."""
 
 
 def print_summary(summary: Summary, console: Console) -> None:
     """The table at the end of a run, what the child is of its parent, and where it lies."""
+    has_room = console.width >= WIDE
+    console.print(_table(summary, has_notes=has_room))
+    console.print("loss; KL to the parent; agree: same greedy token. Nats per held-out token.")
+    console.print("Of each healing the weights with the least KL are kept, the cut's included.")
+    for line in summary.lines:
+        for note in line.notes if has_room or not line.note else (line.note, *line.notes):
+            console.print(f"{line.name}: {note}", soft_wrap=True)
+    if summary.quantized:
+        console.print(_quantized(summary.quantized))
+        console.print("Quantised: weights, inputs and KV cache rounded as a GPU would.")
+    parent, child = summary.lines[0].costs, summary.lines[-1].costs
+    shares = {name: child[name] / parent[name] for name in SHARES if parent.get(name)}
+    words = ", ".join(f"{SHARES[name]} {share:.1%}" for name, share in shares.items())
+    console.print(f"child, of the parent: {words}", soft_wrap=True)
+    for one in summary.serving:
+        console.print(f"served: {one.told()}", soft_wrap=True)
+    console.print(f"child: {summary.child}", soft_wrap=True)
+    for small in summary.quantized:
+        console.print(f"child in {small.precision}: {small.folder}", soft_wrap=True)
+    console.print(f"report: {summary.run / 'report' / 'index.html'}", soft_wrap=True)
+    if summary.peak_bytes:
+        place = max(summary.peaks, key=summary.peaks.__getitem__)
+        console.print(f"peak memory: {format_bytes(summary.peak_bytes)} ({place})")
+    for warning in summary.warnings:
+        console.print(f"warning, {warning.place}: {warning.text}", soft_wrap=True, markup=False)
+
+
+def _table(summary: Summary, *, has_notes: bool) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in COLUMNS:
+    for column in (*COLUMNS, *(("",) if has_notes else ())):
         justify: JustifyMethod = "left" if column in ("model", "") else "right"
         table.add_column(column, justify=justify, no_wrap=True)
     for line in summary.lines:
@@ -164,32 +194,9 @@ def print_summary(summary: Summary, console: Console) -> None:
             f"{line.agreement:.1%}",
             format_count(line.tokens) if line.tokens else "",
             f"{line.seconds:.0f} s" if line.seconds else "",
-            line.note,
+            *((line.note,) if has_notes else ()),
         )
-    console.print(table)
-    console.print("loss; KL to the parent; agree: same greedy token. Nats per held-out token.")
-    console.print("Of each healing the weights with the least KL are kept, the cut's included.")
-    for line in summary.lines:
-        for note in line.notes:
-            console.print(f"{line.name}: {note}.", soft_wrap=True)
-    if summary.quantized:
-        console.print(_quantized(summary.quantized))
-        console.print("Quantised: weights, inputs and KV cache rounded as a GPU would.")
-    parent, child = summary.lines[0].costs, summary.lines[-1].costs
-    shares = {name: child[name] / parent[name] for name in SHARES if parent.get(name)}
-    words = ", ".join(f"{SHARES[name]} {share:.1%}" for name, share in shares.items())
-    console.print(f"child, of the parent: {words}")
-    for one in summary.serving:
-        console.print(f"served: {one.told()}", soft_wrap=True)
-    console.print(f"child: {summary.child}", soft_wrap=True)
-    for small in summary.quantized:
-        console.print(f"child in {small.precision}: {small.folder}", soft_wrap=True)
-    console.print(f"report: {summary.run / 'report' / 'index.html'}", soft_wrap=True)
-    if summary.peak_bytes:
-        place = max(summary.peaks, key=summary.peaks.__getitem__)
-        console.print(f"peak memory: {format_bytes(summary.peak_bytes)} ({place})")
-    for warning in summary.warnings:
-        console.print(f"warning, {warning.place}: {warning.text}", soft_wrap=True, markup=False)
+    return table
 
 
 def _quantized(several: tuple[Quantized, ...]) -> Table:

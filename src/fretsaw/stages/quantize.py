@@ -18,7 +18,10 @@ from torch import Tensor
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.checkpoint.writer import write_json
 from fretsaw.errors import DataError, FretsawError, RunError
+from fretsaw.families import family_named
+from fretsaw.families.base import ContextLimit
 from fretsaw.reports.quantized import Quantized
+from fretsaw.stages.check_recipe import long_sequences
 from fretsaw.stages.folders import keep_apart
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize_options import HEAL_TOKENS, QuantizeOptions
@@ -67,6 +70,8 @@ def quantize(
     if out.exists():
         raise RunError(f"{out} is there already", "give another --out, or remove it")
     if texts is not None:
+        for warning in _lengths(source, options):
+            reporter.warn(warning)
         job = replace(job, options=_read(texts, options, reporter=reporter))
     started = {"source": _fingerprint(source), "options": options.to_json()}
     with _private_folder(out, started) as folder:
@@ -74,6 +79,15 @@ def quantize(
         tidy(folder)
         (folder / STARTED).unlink()
     return replace(found, folder=out)
+
+
+def _lengths(source: Checkpoint, options: QuantizeOptions) -> list[str]:
+    """What is to be said of sequences that are longer than the model was made for."""
+    lengths = {"sequence_length": options.sequence_length}
+    if options.teacher is not None or options.is_evaluated:
+        lengths["heal_sequence_length"] = options.heal_sequence_length
+    limit = ContextLimit(*family_named(source.shape.family).context_limits(source.config))
+    return long_sequences(lengths, limit)
 
 
 def _read(texts: Texts, options: QuantizeOptions, *, reporter: Reporter) -> QuantizeOptions:

@@ -24,6 +24,7 @@ from fretsaw.stages.progress import Reporter
 from fretsaw.stages.quantize_options import HEAL_TOKENS, QuantizeOptions
 from fretsaw.train.distill import DistillSettings, distill
 from fretsaw.train.probe import MAX_TRIALS
+from fretsaw.train.verdict import judge
 
 HEALED, TRAINING = "healed", "training"
 SCALES = "scales/given.safetensors"
@@ -81,7 +82,7 @@ def heal_quantized(
         rounded(student, source.shape, roundings=rounding.roundings),
         reporter.in_turn() as begin,
     ):
-        distill(
+        result = distill(
             student,
             teacher,
             train_ids=train(),
@@ -93,6 +94,8 @@ def heal_quantized(
             on_progress=begin("healing tokens", settings.tokens),
             on_trial=begin("learning rates tried", MAX_TRIALS),
         )
+    for warning in judge(result).warnings:
+        reporter.warn(warning)
     given = rounding.given
     _save(student, source, given=given, folder=healed)
     shutil.rmtree(folder / TRAINING)

@@ -12,9 +12,9 @@ from fretsaw.reports.summary import RunWarning, Summary, print_summary
 from tests.unit.reports.example import SUMMARY
 
 
-def _printed(summary: Summary) -> str:
+def _printed(summary: Summary, *, width: int = 200) -> str:
     out = io.StringIO()
-    print_summary(summary, Console(file=out, width=200))
+    print_summary(summary, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -35,8 +35,15 @@ def _told() -> Summary:
 def test_f6_what_was_kept_stands_in_the_row() -> None:
     text = _printed(_told())
     assert _line(text, "round 1 healed").endswith("kept the cut: no step was better")
-    assert "round 1 healed: loss rose." in text
+    assert "round 1 healed: loss rose\n" in text
     assert "warning, round 1 distill: healing did not [help]" in text
+
+
+def test_f6_a_narrow_terminal_has_what_was_kept_below_the_table() -> None:
+    text = _printed(_told(), width=80)
+    assert "round 1 healed: kept the cut: no step was better\n" in text
+    assert "round 1 cut: feasible choice, gap 3.2%\n" in text
+    assert "…" not in text
 
 
 def test_the_status_of_the_search_stands_in_the_row_and_in_json() -> None:
