@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from fretsaw.errors import RecipeError
 from fretsaw.recipe import resolve_recipe
-from fretsaw.recipe.sections import SECTIONS, Compute, Data, Section
+from fretsaw.recipe.sections import SECTIONS, Recipe, Section
 
 NUMBERS = (True, False, "fast", "1e-3", "", [1], {"a": 1}, math.nan, math.inf, -math.inf, -1, 1e40)
 TEXTS = (True, 5, 1.5, ["a"], {"a": 1}, "", " ", "a\0b", None)
@@ -38,7 +38,12 @@ def _kinds(annotation: Any) -> set[Any]:
     return {str(annotation), annotation}.union(*map(_kinds, get_args(annotation)))
 
 
-ROOTS: dict[str, type[BaseModel]] = {**SECTIONS, "compute": Compute, "data": Data}
+OF_THE_RUN: dict[str, type[BaseModel]] = {
+    name: field.annotation
+    for name, field in Recipe.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+}
+ROOTS: dict[str, type[BaseModel]] = {**SECTIONS, **OF_THE_RUN}
 PLACES = [("seed",), *(p for name, model in ROOTS.items() for p in _numbers(model, (name,)))]
 
 
@@ -80,7 +85,7 @@ def test_f2_zero_half_and_absurd_are_taken_as_they_are_or_refused(place: tuple[s
             _is_in_our_words(error)
             continue
         found: Any = json.loads(recipe.to_json())
-        for part in place if place[0] in ("seed", "compute", "data") else ("rounds", "1", *place):
+        for part in place if place[0] in ("seed", *OF_THE_RUN) else ("rounds", "1", *place):
             found = found[int(part) - 1] if part.isdecimal() else found[part]
         assert found == value, "nothing is rounded or cut off without a word"
 
@@ -100,7 +105,7 @@ def test_f2_text_is_text(place: tuple[str, ...], value: Any) -> None:
     _is_in_our_words(caught.value)
 
 
-@pytest.mark.parametrize("name", [*SECTIONS, "compute", "data"])
+@pytest.mark.parametrize("name", list(ROOTS))
 @pytest.mark.parametrize("value", [None, True, 5, "a", [], [1]], ids=repr)
 def test_u20_a_section_is_a_section(name: str, value: Any) -> None:
     with pytest.raises(RecipeError, match=f"recipe key '{name}' is .*expected a section") as caught:
