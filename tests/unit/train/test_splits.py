@@ -180,7 +180,7 @@ ROWS = b'{"text": "a"}\n{"text": "b"}\n'
         ("train.jsonl", LFS, "a pointer of Git LFS"),
         ("train.parquet", LFS, "a pointer of Git LFS"),
         ("train.txt", LFS, "a pointer of Git LFS"),
-        ("train.jsonl", gzip.compress(ROWS), "compressed, but its name does not say so"),
+        ("train.jsonl", gzip.compress(ROWS, mtime=0), "compressed, but its name does not say so"),
         ("train.txt", b"a\0b\0", "binary, or UTF-16 without a byte order mark"),
         ("train.csv", b"text\na\n", "a table or an archive"),
         ("train.zip", b"PK\3\4", "a table or an archive"),
