@@ -34,18 +34,20 @@ LEAST_KL = 1e-9
 COLUMNS = (
     "run",
     "rounds",
+    "KL",
+    "loss",
+    "agree",
     "params",
     "of parent",
     "active",
     "BF16",
-    "KL",
-    "loss",
-    "agree",
     "healing",
     "time",
     "peak memory",
     "tokens/s",
 )
+MOST_NAMED = 3
+"""Runs that a title names; of more it gives the number."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,13 @@ def _flat(data: Any, place: str = "", *, num_rounds: int = 0) -> Iterator[tuple[
 
 def comparison_page(runs: Sequence[ComparedRun]) -> str:
     """The whole page: an HTML document that needs no other file."""
+    names = ", ".join(one.name for one in runs)
     return document(
-        ", ".join(one.name for one in runs),
+        names if len(runs) <= MOST_NAMED else f"{len(runs)} runs",
         kind=COMPARISON,
         contents=_sections(runs),
         lead="",
-        foot=f"{len(runs)} runs",
+        foot=names,
     )
 
 
@@ -227,13 +230,13 @@ def _row(one: ComparedRun) -> list[str]:
     return [
         one.name,
         str(len(found.rounds)),
+        with_interval(f"{child.kl:.4f}", spread.kl),
+        with_interval(f"{child.loss:.4f}", spread.loss),
+        with_interval(share(child.agreement), spread.agreement, form="{:.1%}"),
         format_count(child.costs["params"]),
         share_of(child.costs["params"], parent.costs["params"]),
         format_count(child.costs["active_params"]),
         format_bytes(child.costs["bytes_bf16"]),
-        with_interval(f"{child.kl:.4f}", spread.kl),
-        with_interval(f"{child.loss:.4f}", spread.loss),
-        with_interval(share(child.agreement), spread.agreement, form="{:.1%}"),
         format_count(sum(line.tokens for line in found.summary.lines)),
         format_seconds(sum(line.seconds for line in found.summary.lines)),
         format_bytes(found.summary.peak_bytes) if found.summary.peak_bytes else "–",
