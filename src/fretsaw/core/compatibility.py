@@ -249,7 +249,8 @@ def _product_findings(
     shape: ModelShape, engine: Engine, *, precision: Precision
 ) -> Iterator[Finding]:
     """What becomes of the formats on hardware of some kinds; on one of them, see `deploy`."""
-    used = formats_of(shape, precision) & {*QUANTISED}
+    said = {f for x in engine.limits if not (x.dimension or x.weights) for f in x.formats}
+    used = (formats_of(shape, precision) & {*QUANTISED}) - said
     for row in engine.products:
         if row.part == "weights" and used.intersection(row.formats):
             where = "" if "any" in row.hardware else f"on {', '.join(row.hardware)}: "

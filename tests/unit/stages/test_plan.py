@@ -293,6 +293,7 @@ def test_f3_separate_pools_hold_more_short_requests_than_one_pool() -> None:
         ("8xMI300X", {"number_format": "nvfp4"}, "FP4 weights are emulated"),
         ("2xH100", {"engine": "llama.cpp"}, "FP8 weights are stored as BF16"),
         ("2xH100", {"engine": "llama.cpp"}, "no floating-point KV cache below 16 bits"),
+        ("4xB200", {"engine": "transformers"}, "dequantised on loading"),
     ],
 )
 def test_u8_a_format_without_units_is_said(
