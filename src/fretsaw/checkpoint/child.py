@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fretsaw.checkpoint.assets import copy_assets, write_remote_code
-from fretsaw.checkpoint.header import DTYPE_BYTES
-from fretsaw.checkpoint.reader import Checkpoint, main_dtype
+from fretsaw.checkpoint.reader import Checkpoint, main_dtype, num_bytes
 from fretsaw.checkpoint.slicing import prefix, reorder
 from fretsaw.checkpoint.writer import Planned, write_json, write_weights
 from fretsaw.core.axes import TensorAxes
@@ -131,8 +129,7 @@ def untied_bytes(parent: Checkpoint) -> int:
     if not parent.shape.is_tied:
         return 0
     embedding = next(row.tensor.name for row in parent.rows if row.part == "embedding")
-    place = parent.stored[embedding]
-    return DTYPE_BYTES[place.dtype] * math.prod(place.shape)
+    return num_bytes(parent.stored[embedding])
 
 
 def _sources(parent: Checkpoint, choice: Choice) -> Iterator[Row]:

@@ -167,12 +167,17 @@ class Checkpoint:
         return self.stored[name].dtype
 
 
+def num_bytes(place: HasDtype) -> int:
+    """Bytes of a tensor on disk."""
+    return math.prod(place.shape) * DTYPE_BYTES.get(place.dtype, 1)
+
+
 def main_dtype(places: Iterable[HasDtype]) -> str:
     """The dtype of most bytes, in safetensors' word; empty if there are none."""
-    num_bytes: Counter[str] = Counter()
+    found: Counter[str] = Counter()
     for place in places:
-        num_bytes[place.dtype] += math.prod(place.shape) * DTYPE_BYTES.get(place.dtype, 1)
-    return num_bytes.most_common(1)[0][0] if num_bytes else ""
+        found[place.dtype] += num_bytes(place)
+    return found.most_common(1)[0][0] if found else ""
 
 
 def named_places(place: Stored, family: Family) -> Iterator[tuple[str, Stored]]:

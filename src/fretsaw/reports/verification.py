@@ -57,6 +57,7 @@ def _result(check: Check) -> str:
 
 def _verdict(verification: Verification) -> str:
     if verification.faults:
-        return f"{len(verification.faults)} faults"
+        count = len(verification.faults)
+        return f"{count} fault{'s' if count > 1 else ''}"
     left = [check.name for check in verification.checks if check.not_run]
     return "no fault found" + (f"; not run: {', '.join(left)}" if left else "")

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.checkpoint.child import untied_bytes
+from fretsaw.checkpoint.reader import Checkpoint, num_bytes
 from fretsaw.checkpoint.writer import need_disk
 from fretsaw.core.compatibility import space_findings
 from fretsaw.core.engines import engine_named
@@ -58,9 +59,9 @@ def check(run: Run) -> None:
 
 def peak_disk_bytes(parent: Checkpoint, recipe: Recipe) -> int:
     """What a run takes at most: a cut and a healed child a round, quantised ones, one training."""
-    costs = model_costs(parent.shape)
-    children = int(costs["bytes_bf16"]) * 2 * len(recipe.rounds)
-    training = int(costs["params"]) * TRAINING_BYTES
+    child = sum(num_bytes(place) for place in parent.stored.values()) + untied_bytes(parent)
+    children = child * 2 * len(recipe.rounds)
+    training = int(model_costs(parent.shape)["params"]) * TRAINING_BYTES
     return children + training + quantize_disk_bytes(recipe, parent)
 
 

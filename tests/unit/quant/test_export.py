@@ -287,6 +287,20 @@ def test_weight_only_needs_no_text(source: Checkpoint, tmp_path: Path) -> None:
     assert not [name for name in found.stored if name.endswith("input_scale")]
 
 
+def test_f14_f15_papers_travel_and_the_config_says_what_is_stored(tmp_path: Path) -> None:
+    parent = tmp_path / "parent"
+    write_pico_checkpoint(parent, seed=1)
+    (file,) = parent.glob("*.safetensors")
+    save_file({name: tensor.float() for name, tensor in load_file(file).items()}, file)
+    for name in ("NOTICE.md", "chat_template.jinja"):
+        (parent / name).write_text("x")
+    precision = precision_from({"experts": "nvfp4", "weight_only": ["experts"]})
+    found = write(Checkpoint(parent), precision, tmp_path / "out", activations=None)
+    assert found.config["dtype"] == "float32"
+    assert (tmp_path / "out" / "NOTICE.md").is_file()
+    assert (tmp_path / "out" / "chat_template.jinja").is_file()
+
+
 def test_weights_that_are_not_finite_are_refused(
     source: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
