@@ -109,6 +109,7 @@ def test_no_torch_is_imported() -> None:
         (("--memory-fraction", "-0.5"), "memory fraction of -0.5", "0.9"),
         (("--context", "2M"), "longer than the model's 1,048,576", "max_position_embeddings"),
         (("--workload", "8k:64k"), "'8k:64k' is no workload", "8k/64k"),
+        (("--acceptance-length", "0.5"), "acceptance length of 0.5", "speculative"),
         (("--layout", "tp3"), "does not divide the node's 8", "1, 2, 4, 8"),
         (("--hardware", "16xB200", "--layout", "tp16"), "does not divide the 8 groups", "tp"),
         (("--hardware", "3xB200", "--layout", "tp3"), "tp3 does not divide", "tp"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from fretsaw.core.shipped import MARK, shipped_config
-from fretsaw.errors import CheckpointError, nearest
+from fretsaw.errors import CheckpointError, RecipeError, nearest
 
 if TYPE_CHECKING:
     from fretsaw.recipe import Recipe
@@ -60,7 +60,18 @@ def recipe_of(recipe: RecipeLike, overrides: Overrides = ()) -> Recipe:
         return resolve_recipe(json.loads(recipe.to_json()), overrides) if overrides else recipe
     if isinstance(recipe, Mapping):
         return resolve_recipe(dict(recipe), overrides)
-    return load_recipe(Path(recipe), overrides or ())  # the command line gives None for none
+    return load_recipe(some_path(recipe, "recipe"), overrides)
+
+
+def some_path(path: str | Path, what: str) -> Path:
+    """A path that says something: an empty string would be the folder one is in.
+
+    Raises:
+        RecipeError: it is empty.
+    """
+    if not str(path):
+        raise RecipeError(f"{what} is an empty path", 'give ".", if this folder is meant')
+    return Path(path)
 
 
 def model_path(model: str | Path) -> Path:
@@ -69,7 +80,7 @@ def model_path(model: str | Path) -> Path:
     Raises:
         CheckpointError: nothing is there, or no config of that name.
     """
-    path = Path(model)
+    path = some_path(model, "model")
     if not path.exists() and str(model).startswith(MARK):
         return shipped_config(str(model))
     if not path.exists():
@@ -106,4 +117,4 @@ def model_of(model: ModelLike) -> Path | Mapping[str, Any]:
 
 def optional_path(path: str | Path | None) -> Path | None:
     """A path, where one is given."""
-    return None if path is None else Path(path)
+    return None if path is None else some_path(path, "a file")

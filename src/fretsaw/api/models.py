@@ -13,6 +13,7 @@ from fretsaw.api.given import (
     model_of,
     model_path,
     optional_path,
+    some_path,
 )
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def export(
     found, python = checkpoint_path(model), optional_path(engine_python)
     from fretsaw.stages.export import export as run  # noqa: PLC0415
 
-    return run(found, to=engine, out=Path(out), python=python, reporter=reporter)
+    return run(found, to=engine, out=some_path(out, "out"), python=python, reporter=reporter)
 
 
 def _drawn(found: R, draw: Callable[[R, Path], None], *, picture: str | Path | None) -> R:

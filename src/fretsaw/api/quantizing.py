@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fretsaw.api.given import checkpoint_path, keywords, optional_path
+from fretsaw.api.given import checkpoint_path, keywords, optional_path, some_path
 
 if TYPE_CHECKING:
     from fretsaw.reports.quantized import Quantized
@@ -89,4 +89,4 @@ def quantize(
         learning_rate=learning_rate,
         is_evaluated=evaluate,
     )
-    return run(found, out=Path(out), options=options, reporter=reporter)
+    return run(found, out=some_path(out, "out"), options=options, reporter=reporter)

@@ -7,7 +7,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fretsaw.api.given import Overrides, RecipeLike, keywords, optional_path, recipe_of
+from fretsaw.api.given import Overrides, RecipeLike, keywords, optional_path, recipe_of, some_path
 
 if TYPE_CHECKING:
     from fretsaw.recipe import Recipe
@@ -65,7 +65,7 @@ def compress(
     loaded = recipe_of(recipe, overrides)
     from fretsaw.stages.compress import compress as run  # noqa: PLC0415
 
-    return run(loaded, out=Path(out), reporter=reporter)
+    return run(loaded, out=some_path(out, "out"), reporter=reporter)
 
 
 @keywords
@@ -78,7 +78,7 @@ def estimate(recipe: RecipeLike, *, out: str | Path, overrides: Overrides = ()) 
     loaded = recipe_of(recipe, overrides)
     from fretsaw.stages.estimate import estimate_run  # noqa: PLC0415
 
-    return estimate_run(loaded, out=Path(out))
+    return estimate_run(loaded, out=some_path(out, "out"))
 
 
 @keywords
@@ -146,7 +146,9 @@ def _stage(word: str, does: str) -> OneStage:
         loaded = recipe_of(recipe, overrides)
         from fretsaw.stages.compress import run_one  # noqa: PLC0415
 
-        return run_one(word, loaded, out=Path(out), round_number=round_number, reporter=reporter)
+        return run_one(
+            word, loaded, out=some_path(out, "out"), round_number=round_number, reporter=reporter
+        )
 
     run.__name__ = run.__qualname__ = word
     run.__doc__ = does + ARGUMENTS

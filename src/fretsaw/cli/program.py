@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 
 import typer
@@ -11,7 +12,7 @@ from fretsaw import __version__
 from fretsaw.cli import account, everyday, single_stages
 from fretsaw.cli.grouped import GroupedHelp
 from fretsaw.cli.streams import write_anything
-from fretsaw.errors import FretsawError
+from fretsaw.errors import FretsawError, RecipeError
 
 app = typer.Typer(
     cls=GroupedHelp,
@@ -22,6 +23,9 @@ app = typer.Typer(
 )
 for group in (everyday, single_stages, account):
     group.add_to(app)
+
+EMPTY = re.compile(r"--[\w-]+=")
+"""An option that is given nothing."""
 
 INTERRUPTED = 130
 """Exit code that typer gives to an interrupted command."""
@@ -49,6 +53,7 @@ def main() -> None:
     """Entry point: exit code 0, 2 for the user's mistakes, 1 for ours, 130 when interrupted."""
     write_anything(sys.stdout, sys.stderr)
     try:
+        _refuse_empty(sys.argv[1:])
         code = app(args=sys.argv[1:] or ["--help"], prog_name="fretsaw", standalone_mode=False)
     except typer.TyperException as error:
         code = _say(_usage_fault(error), _usage_hint(error), code=FretsawError.exit_code)
@@ -65,6 +70,16 @@ def main() -> None:
     if code == INTERRUPTED:
         _print_line("hint: interrupted; run the same command again to go on")
     sys.exit(code)
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """No option means anything by nothing, and as a path it would be the folder one is in."""
+    for before, argument in zip(["fretsaw", *arguments], arguments, strict=False):
+        if not argument or EMPTY.fullmatch(argument):
+            raise RecipeError(
+                f"the argument after {argument.rstrip('=') or before} is empty",
+                "is it a variable of the shell that is not set?",
+            )
 
 
 def _usage_fault(error: typer.TyperException) -> str:

@@ -144,7 +144,11 @@ class Precision:
 
     def with_caches(self, *, kv: str | None = None, state: str | None = None) -> Precision:
         """The same weights with other formats of KV cache or SSM state."""
-        return replace(self, kv=kv or self.kv, state=state or self.state)
+        return replace(
+            self,
+            kv=self.kv if kv is None else kv,
+            state=self.state if state is None else state,
+        )
 
 
 BIAS: dict[WeightKind, str] = {"router_bias": "fp32"}

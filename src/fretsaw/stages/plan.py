@@ -293,6 +293,11 @@ def _check(options: PlanOptions, *, models: int) -> Requirement | None:
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
             raise RecipeError(f"--{name.replace('_', '-')} is {value:g}", "give a number above 0")
+    if not 1 <= options.acceptance_length < math.inf:
+        raise RecipeError(
+            f"an acceptance length of {options.acceptance_length:g} is not 1 or more",
+            "it is 1 without speculative decoding, and above with it",
+        )
     if options.workload is None and options.user_tokens_per_s is not None:
         raise RecipeError(
             "a user speed is given, but no workload", "give --workload, such as 8k/64k"

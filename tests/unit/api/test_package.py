@@ -89,6 +89,25 @@ def test_u3_recipes_are_paths_strings_mappings_or_recipes(tmp_path: Path) -> Non
         fretsaw.compress(RECIPE, out=str(tmp_path / "run"))
 
 
+def test_an_empty_path_is_not_the_folder_one_is_in(pico: Path) -> None:
+    for call in (
+        lambda: fretsaw.describe(""),
+        lambda: fretsaw.compress("", out="x"),
+        lambda: fretsaw.compress(RECIPE, out=""),
+        lambda: fretsaw.rank(RECIPE, out=""),
+        lambda: fretsaw.quantize(pico, out="", to="nvfp4"),
+        lambda: fretsaw.export(pico, engine="vllm", out=""),
+        lambda: fretsaw.serve(pico, engine="vllm", workload="8/8", against=""),
+    ):
+        with pytest.raises(fretsaw.RecipeError, match="is an empty path"):
+            call()
+    with pytest.raises(fretsaw.RecipeError, match="unknown number format ''"):
+        fretsaw.plan("@nano", hardware="H100", context="8k", state_dtype="")
+    for length in (0.5, float("nan"), float("inf")):
+        with pytest.raises(fretsaw.RecipeError, match="is not 1 or more"):
+            fretsaw.plan("@nano", hardware="H100", context="8k", acceptance_length=length)
+
+
 def test_u3_a_result_is_a_line_a_table_and_html(pico: Path) -> None:
     results: list[Shown] = [
         fretsaw.describe(pico),

@@ -185,6 +185,9 @@ def test_u22_version_is_printed(said: Callable[..., Any]) -> None:
         (["serve"], "missing", "fretsaw serve --help"),
         (["describe", "@supr"], "no config named '@supr'", "did you mean @super?"),
         (["describe", "@"], "no config named '@'", "@nano, @puzzle, @super"),
+        (["describe", ""], "the argument after describe is empty", "variable of the shell"),
+        (["compress", "r.yaml", "--out="], "the argument after --out is empty", "variable"),
+        (["rank", "r.yaml", "--out", ""], "the argument after --out is empty", "variable"),
         (["--versoin"], "there is no option --versoin", "did you mean --version"),
     ],
 )
