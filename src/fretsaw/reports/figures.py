@@ -329,7 +329,7 @@ def additivity_message(rounds: Sequence[RoundFindings]) -> str:
 
 def positive(swapped: Sequence[SwappedModel]) -> list[SwappedModel]:
     """The choices that a logarithmic axis can show."""
-    return [s for s in swapped if s.predicted > 0 and s.measured > 0]
+    return [s for s in swapped if 0 < s.predicted < math.inf and 0 < s.measured < math.inf]
 
 
 def _scatter(round_: RoundFindings, *, left: float, top: float, side: float) -> Iterator[str]:

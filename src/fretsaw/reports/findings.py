@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -220,7 +221,7 @@ class Findings:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
-        return {
+        data = {
             **self.summary.to_json(),
             "parent": self.parent,
             "rounds_planned": self.num_planned,
@@ -229,3 +230,13 @@ class Findings:
             "versions": dict(self.versions),
             "finished": self.finished,
         }
+        return {name: finite(value) for name, value in data.items()}
+
+
+def finite(data: Any) -> Any:
+    """Plain data in which numbers that no JSON has, such as NaN, are None."""
+    if isinstance(data, Mapping):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,9 +14,10 @@ from html.parser import HTMLParser
 import pytest
 
 from fretsaw.reports.evidence import NO_EVIDENCE
+from fretsaw.reports.findings import SwappedModel, VariantScore
 from fretsaw.reports.page import report_page, summary_csv
 from fretsaw.reports.summary import RunWarning, ServingLine
-from tests.unit.reports.example import EVIDENCE, FINDINGS, SUMMARY
+from tests.unit.reports.example import EVIDENCE, FINDINGS, ROUNDS, SUMMARY
 
 VOID = {"meta", "br", "link", "img"}
 HALF_A_MB = 500_000
@@ -216,3 +219,20 @@ def test_speeds_that_were_asked_for_stand_on_the_page() -> None:
     assert told in page
     assert "served: speedup 1.3" in page
     assert "Served" not in report_page(FINDINGS)
+
+
+def test_u23_numbers_that_are_none_break_neither_figures_nor_json() -> None:
+    odd = (
+        *ROUNDS[0].swapped,
+        SwappedModel("random", 0.1, math.inf),
+        SwappedModel("random", math.nan, 0.2),
+    )
+    scores = (*ROUNDS[0].scores, VariantScore(4, "ffn=1", math.inf, is_chosen=False))
+    first = replace(ROUNDS[0], swapped=odd, scores=scores, spearman=math.nan)
+    findings = replace(FINDINGS, rounds=(first, ROUNDS[1]))
+    page = report_page(findings)
+    assert read_page(page).stack == []
+    assert not re.search(r"=.nan|,nan|nan,|inf,|,inf", page)
+    data = json.loads(json.dumps(findings.to_json(), allow_nan=False))
+    assert data["rounds"][0]["spearman"] is None
+    assert data["rounds"][0]["whole_choices"][-2]["measured"] is None
