@@ -191,6 +191,10 @@ class _Walk:
                 "merge keys (`<<`) are not read",
                 hint="what all rounds share stands at the top",
             )
+        if ":" in node.value:
+            raise self.error(
+                node, f"{node.value!r} is taken for a key", hint="write a space after the colon"
+            )
         if node.tag != TAG + "str":
             raise self.error(node, f"the key {node.value!r} is no text", hint=EXAMPLE)
         return str(node.value)

@@ -69,6 +69,7 @@ def test_f2_no_surprise_of_yaml_1_1_is_a_number(key: str, text: str) -> None:
         ("a: !path x", "line 1: the tag '!path' is not read"),
         ("a: \x00", "line 1: an unprintable character (U+0000)"),
         ("x\n\x1b[31m", "line 2: an unprintable character (U+001B)"),
+        ("a: {moe_params:60}", "line 1: 'moe_params:60' is taken for a key"),
         ("a: b: c", "line 1 is not valid YAML: mapping values are not allowed here"),
         ("a: " + "9" * 5000, "is no int"),
         ("[" * 5000, "nested too deeply"),
