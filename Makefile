@@ -25,7 +25,7 @@ test-engines: $(STAMP)
 engines: $(ENGINES)/vllm/.ready $(LLAMACPP)/.ready
 
 # torchvision and its kin come built for CUDA and keep vLLM from loading; text needs none of them.
-$(ENGINES)/vllm/.ready: $(wildcard plugins/fretsaw-vllm/pyproject.toml plugins/fretsaw-vllm/src/*/*.py) src/fretsaw/data/remote_code/configuration_nemotron_h_puzzle.py
+$(ENGINES)/vllm/.ready: $(wildcard plugins/fretsaw-vllm/pyproject.toml plugins/fretsaw-vllm/src/*/*.py) $(wildcard src/fretsaw/data/remote_code/*.py)
 	@echo "making $(@D) (once; a few minutes)"
 	@test -x $(@D)/bin/python || python3 -m venv $(@D)
 	@$(PIP) $(@D)/bin/python -m pip install -qq torch==2.13.0

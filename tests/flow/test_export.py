@@ -12,11 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.errors import RunError
+from fretsaw.quant.reader import open_checkpoint
 from fretsaw.serving.engines.base import EngineSettings, engine_python
 from fretsaw.serving.engines.llamacpp import INSTALL
 from fretsaw.stages.export import PAGE
+from fretsaw.stages.quantize import QuantizeOptions, quantize
 from fretsaw.stages.verify import verify
 from tests.flow.conftest import Finished, Said
+from tests.flow.pico_run import QUIET, write_text
 from tests.pico import write_pico_checkpoint
 
 Command = Callable[..., Said]
@@ -70,6 +73,49 @@ def test_a_page_beside_every_child_says_who_can_load_it(finished: Finished) -> N
         assert "trust_remote_code" in engines["transformers"], "blocks differ"
         assert "state 12 in block 0" in engines["vLLM"]
         assert "bf16" in page
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pico parent in NVFP4 and FP8, its text beside it."""
+    folder = tmp_path_factory.mktemp("quantised")
+    write_pico_checkpoint(folder / "parent", seed=4)
+    options = QuantizeOptions(
+        text=write_text(folder / "text"), sequences=4, sequence_length=32, min_tokens=1
+    )
+    quantize(folder / "parent", out=folder / "packed", options=options, reporter=QUIET)
+    return folder / "packed"
+
+
+def test_u1_a_quantised_folder_is_written_dequantised(
+    packed: Path, tmp_path: Path, command: Command
+) -> None:
+    said = command("export", packed, "--engine", "vllm", "--out", tmp_path / "plain")
+
+    assert said.code == 0, said
+    assert verify(tmp_path / "plain", generate=False).faults == ()
+    old, new = open_checkpoint(packed), Checkpoint(tmp_path / "plain")
+    assert not {"quantization_config", "transformers_weights", "auto_map"} & set(new.config)
+    assert not list((tmp_path / "plain").glob("*.py"))
+    for name in new.stored:
+        assert torch.equal(new.read(name), old.read(name).to(new.read(name).dtype)), name
+    assert new.dtype_of("layers.1.mixer.experts.0.up_proj.weight") == "BF16"
+    refused = command("quantize", packed, "--to", "fp8", "--out", tmp_path / "again")
+    assert (refused.code, "is quantised already" in refused.err) == (2, True)
+    described = command("describe", packed)
+    assert (described.code, "every stored tensor agrees" in described.out) == (0, True)
+    planned = command("plan", packed, "--hardware", "H100", "--context", "512", "--to", "nvfp4")
+    assert planned.code == 0, planned
+
+
+def test_u1_a_quantised_parent_is_refused_with_the_way_out(
+    tmp_path: Path, packed: Path, command: Command
+) -> None:
+    recipe = {"parent": str(packed), "data": {"path": str(packed.parent / "text")}}
+    (tmp_path / "r.yaml").write_text(json.dumps(recipe))
+    said = command("compress", tmp_path / "r.yaml", "--out", tmp_path / "run")
+    assert said.code == 2
+    assert f"`fretsaw export {packed} --engine vllm --out NEW` dequantises" in said.err
 
 
 def test_what_is_there_is_not_overwritten(odd: Path, tmp_path: Path, command: Command) -> None:

@@ -105,7 +105,10 @@ class Checkpoint:
         """
         packed = [f"{n} ({p.dtype})" for n, p in self.stored.items() if p.dtype not in CUT_DTYPES]
         if packed:
-            hint = f"give the checkpoint in {', '.join(CUT_DTYPES)}"
+            hint = (
+                f"give the checkpoint in {', '.join(CUT_DTYPES)}; "
+                f"`fretsaw export {self.folder} --engine vllm --out NEW` dequantises"
+            )
             _complain(self.folder, "dtype that cannot be cut", names=packed, hint=hint)
         stored = dict(self.stored)
         missing, wrong = [], []

@@ -49,12 +49,17 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return dequantized(Checkpoint(folder))
 
 
-def dequantized(checkpoint: Checkpoint) -> Checkpoint:
-    """The same checkpoint, whose weights are read in full precision however they are stored."""
+def dequantized(checkpoint: Checkpoint, *, read_as: str = "F32") -> Checkpoint:
+    """The same checkpoint, whose weights are read in full precision however they are stored.
+
+    Args:
+        checkpoint: Quantised or not.
+        read_as: Dtype that quantised tensors are copied in.
+    """
     is_plain = CONFIG_KEY not in checkpoint.config and not _legacy(checkpoint.folder).is_file()
     if is_plain or isinstance(checkpoint, QuantizedCheckpoint):
         return checkpoint
-    return QuantizedCheckpoint(checkpoint.folder)
+    return QuantizedCheckpoint(checkpoint.folder, read_as=read_as)
 
 
 def precision_of(checkpoint: Checkpoint) -> Precision:
@@ -100,12 +105,17 @@ def _legacy(folder: Path) -> Path:
 class QuantizedCheckpoint(Checkpoint):
     """A checkpoint in FP8 or NVFP4, read by canonical name as if it were in float32.
 
+    Args:
+        folder: The checkpoint.
+        read_as: Dtype that `dtype_of` gives for a quantised tensor: whoever copies it casts to it.
+
     Raises:
         CheckpointError: as `Checkpoint`; or its config names a quantisation that is not known.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, read_as: str = "F32") -> None:
         super().__init__(folder)
+        self.read_as = read_as
         config = self.config.get(CONFIG_KEY)
         if config is None:
             config = read_object(_legacy(folder))
@@ -189,8 +199,8 @@ class QuantizedCheckpoint(Checkpoint):
         return 1.0 / scale if is_inverse else scale
 
     def dtype_of(self, name: str) -> str:
-        """Stored dtype of a tensor, or of the codes of a quantised one."""
-        return super().dtype_of(self._part(name, "weight") if name in self.formats else name)
+        """Stored dtype of a tensor; `read_as` of a quantised one."""
+        return self.read_as if name in self.formats else super().dtype_of(name)
 
     def check(self) -> None:
         """Compare files and config both ways: every part of every weight, none without a word.

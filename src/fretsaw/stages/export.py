@@ -11,9 +11,10 @@ from fretsaw.checkpoint.child import plan_child, untied_bytes, write_child
 from fretsaw.checkpoint.reader import Checkpoint
 from fretsaw.core.compatibility import findings
 from fretsaw.core.engines import Engine, engine_named, has_equal_blocks
+from fretsaw.core.precision import preset
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.errors import RunError, UnsupportedModelError
-from fretsaw.quant.reader import precision_of
+from fretsaw.quant.reader import QuantizedCheckpoint, dequantized, precision_of
 from fretsaw.serving.engines.base import EngineSettings, engine_python
 from fretsaw.serving.engines.llamacpp import GGUF, INSTALL, convert
 from fretsaw.stages.folders import keep_apart
@@ -39,10 +40,11 @@ def export(
     For llama.cpp that is one float32 GGUF file, written by its own converter. All other
     engines take the directory that `build` writes: this rewrites anybody's checkpoint in that form
     (one tensor per expert, the prefix and the layer words that every engine reads, a head of its
-    own, our two files where blocks differ).
+    own, our two files where blocks differ). A quantised checkpoint is dequantised: to float32 in a
+    GGUF file, else to bfloat16.
 
     Args:
-        folder: Checkpoint in 16 or 32 bits, of a family that fretsaw knows.
+        folder: Checkpoint of a family that fretsaw knows, quantised or not.
         to: An engine by name.
         out: Folder that is not there yet.
         python: Of llama.cpp's environment; found by itself if it is not given.
@@ -52,20 +54,21 @@ def export(
         The folder.
 
     Raises:
-        CheckpointError: the checkpoint is damaged or quantised.
+        CheckpointError: the checkpoint is damaged, or quantised in a way that is not known.
         RecipeError: no such engine.
         RunError: `out` is there, or llama.cpp is not, or does not take it.
         UnsupportedModelError: the engine cannot load such a model, by what is known of it.
     """
-    source, target = Checkpoint(Path(folder)), Path(out)
+    engine, target = engine_named(to), Path(out)
+    is_gguf = engine.key == GGUF_ENGINE
+    source = dequantized(Checkpoint(Path(folder)), read_as="F32" if is_gguf else "BF16")
     source.check()
-    engine = engine_named(to)
     check_engine(source, engine)
     if target.exists():
         raise RunError(f"{target} is there already", "give another --out, or remove it")
     keep_apart(target, {"the checkpoint": source.folder})
     with _private_folder(target) as private:
-        if engine.key == GGUF_ENGINE:
+        if is_gguf:
             _write_gguf(source, private, python=python, reporter=reporter or Reporter())
         else:
             rewrite(source, private, reporter=reporter or Reporter())
@@ -79,7 +82,9 @@ def check_engine(source: Checkpoint, engine: Engine) -> None:
     Raises:
         UnsupportedModelError: with every reason.
     """
-    found = findings(source.shape, engine=engine, precision=precision_of(source))
+    is_packed = isinstance(source, QuantizedCheckpoint)
+    precision = preset("bf16") if is_packed else precision_of(source)
+    found = findings(source.shape, engine=engine, precision=precision)
     refused = [str(finding) for finding in found if finding.severity == "refuse"]
     if refused:
         raise UnsupportedModelError(
@@ -115,7 +120,7 @@ def _write_gguf(
     settings = EngineSettings(context=0, sequences=0, scratch=folder, python=python)
     found = engine_python("llama.cpp", module="xllamacpp", settings=settings, install=INSTALL)
     file = folder / GGUF
-    if _is_taken(source):
+    if not isinstance(source, QuantizedCheckpoint) and _is_taken(source):
         convert(source.folder, file, python=found)
     else:
         copy = folder / "rewritten"

@@ -21,6 +21,7 @@ from fretsaw.families import family_of
 from fretsaw.pricing.footprint import footprint
 from fretsaw.pricing.provider import pricers
 from fretsaw.pricing.step import Pricer
+from fretsaw.quant.reader import QuantizedCheckpoint, open_checkpoint
 from fretsaw.reports.served import Served, ServedModel, served_svg
 from fretsaw.runtime.machine import measure_machine
 from fretsaw.serving.calibrated import calibrated_pricer
@@ -28,6 +29,7 @@ from fretsaw.serving.engines.base import EngineSettings, Session
 from fretsaw.serving.engines.registry import engine_named
 from fretsaw.serving.frontier import Point, point
 from fretsaw.serving.load import Load, Loaded, match, measure
+from fretsaw.stages.export import GGUF_ENGINE, rewrite
 from fretsaw.stages.folders import find_parent
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import MARKER
@@ -200,12 +202,18 @@ def _settings(options: ServeOptions, load: Load, *, scratch: Path) -> EngineSett
 
 
 def _folder(path: Path, settings: EngineSettings, *, options: ServeOptions) -> Path:
-    """The checkpoint to load: as it is, or one of its shape with random weights."""
+    """The checkpoint to load: as it is, dequantised, or one of its shape with random weights."""
     if options.random_weights:
         folder = settings.scratch / "random"
         folder.mkdir()
         write_random_checkpoint(path, folder=folder, seed=options.seed)
         return folder
+    source = open_checkpoint(path)
+    is_gguf = engine_named(options.engine).name == GGUF_ENGINE
+    if is_gguf and isinstance(source, QuantizedCheckpoint):
+        folder = settings.scratch / "dequantised"
+        folder.mkdir()
+        return rewrite(source, folder, reporter=Reporter(is_quiet=True)).folder
     return path
 
 

@@ -1,8 +1,9 @@
 """vLLM: its OpenAI-style server in its own environment.
 
-On a CPU it needs the plug-in of ``plugins/fretsaw-vllm`` (squared-ReLU experts), and prefix caching
-off: its Mamba scan gives no intermediate states there. No code from the folder is run: the plug-in
-registers the config class of unequal blocks, and the model class is vLLM's own.
+On a CPU it needs the plug-in of ``plugins/fretsaw-vllm`` (squared-ReLU experts, and a loader that
+dequantises), and prefix caching off: its Mamba scan gives no intermediate states there. No code
+from the folder is run: the plug-in registers the config class of unequal blocks, and the model
+class is vLLM's own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fretsaw.checkpoint.reader import read_config
+from fretsaw.checkpoint.verify import is_quantised
 from fretsaw.serving.engines.base import (
     EngineSettings,
     Generation,
@@ -58,6 +61,7 @@ class Vllm:
             own = {
                 "environment": environment(settings),
                 "arguments": arguments(folder, settings, port=port),
+                "is_packed": is_quantised(folder, read_config(folder)),
             }
             return [json.dumps(own)]
 
