@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ HAS = {
     "describe": "params",
     "plan": "models",
     "compress": "child",
+    "report": "page",
     "quantize": "weights_bytes",
     "serve": "models",
     "verify": "checks",
@@ -38,7 +40,7 @@ def arguments(name: str, finished: Finished, folder: Path) -> tuple[object, ...]
         "describe": ("describe", child),
         "plan": ("plan", "@super", child, "--hardware", "H100", "--context", "64"),
         "compress": ("compress", recipe, "--out", finished.out),
-        "report": ("report", finished.out),
+        "report": ("report", shutil.copytree(finished.out, folder / "run")),
         "quantize": (
             *("quantize", child, "--out", folder / "q", "--text", finished.setting.text),
             *("--sequences", "4", "--sequence-length", "32"),
