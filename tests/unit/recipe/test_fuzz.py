@@ -5,6 +5,7 @@ The slice of the tests is short; for a long one run ``python -m tests.unit.recip
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import sys
@@ -44,7 +45,7 @@ def _spoil_data(rng: random.Random) -> tuple[Any, list[str]]:
         target = data
         for part in place[:-1]:
             target = target[part]
-        value = rng.choice(SCALARS)
+        value = copy.deepcopy(rng.choice(SCALARS))
         if rng.random() < 0.3:
             text = json.dumps(value) if rng.random() < 0.5 else str(value)
             sets.append(f"{'.'.join(str(p) for p in place)}={text}")
