@@ -165,7 +165,11 @@ def foreign_files(folder: Path, config: Mapping[str, Any]) -> Iterator[Fault]:
             f"{file} is, by its name, a pickle: whoever opens it runs what its writer put in",
             "remove it: safetensors and JSON say all that a checkpoint needs",
         )
-    for name, target in sorted((config.get("auto_map") or {}).items()):
+    promised = config.get("auto_map") or {}
+    if not isinstance(promised, dict):
+        yield Fault(f"auto_map is {promised!r:.60}, not an object", "remove it from config.json")
+        return
+    for name, target in sorted(promised.items()):
         for value in target if isinstance(target, list) else [target]:
             if not isinstance(value, str):
                 continue

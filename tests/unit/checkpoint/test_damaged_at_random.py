@@ -17,10 +17,10 @@ import pytest
 
 from fretsaw.checkpoint.contents import INDEX_NAME
 from fretsaw.checkpoint.lineage import hash_checkpoint
-from fretsaw.checkpoint.verify import verify_files
 from fretsaw.errors import FretsawError
 from fretsaw.quant.reader import open_checkpoint
 from fretsaw.stages.describe import describe
+from fretsaw.stages.verify import verify
 from tests.pico import write_pico_checkpoint
 
 NUMBER = int(os.environ.get("FRETSAW_DAMAGES", "240"))
@@ -33,6 +33,21 @@ JSON_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "generation_config.json",
+)
+KEYS = (
+    "sliding_window",
+    "n_group",
+    "topk_group",
+    "head_dim",
+    "auto_map",
+    "quantization_config",
+    "per_layer_config",
+    "layer_types",
+    "hybrid_override_pattern",
+    "time_step_limit",
+    "torch_dtype",
+    "added_tokens_decoder",
+    "x",
 )
 VALUES: tuple[Any, ...] = (
     None,
@@ -59,6 +74,10 @@ VALUES: tuple[Any, ...] = (
     {},
     {"a": None},
     [{"block_type": "moe"}],
+    {"quant_method": "modelopt", "quant_algo": "FP8"},
+    {"AutoModel": ["a--b.C", None]},
+    "ME*E/*E",
+    [0.0, "inf"],
 )
 
 
@@ -92,9 +111,7 @@ def _mutate(data: Any, rng: random.Random) -> Any:
         case 0:
             del inside[last]
         case 1 if isinstance(inside, dict):
-            inside[rng.choice(("sliding_window", "n_group", "topk_group", "head_dim", "x"))] = (
-                rng.choice(VALUES)
-            )
+            inside[rng.choice(KEYS)] = rng.choice(VALUES)
         case 2 if isinstance(inside[last], int) and not isinstance(inside[last], bool):
             inside[last] = inside[last] * rng.choice((-1, 2, 3, 1.5)) + rng.choice((0, 1))
         case _:
@@ -180,7 +197,7 @@ def test_f4_f7_u19_whatever_is_damaged_is_an_error_or_a_fault(
             except Exception as error:
                 raise AssertionError(f"damage {number} ({what})") from error
         try:
-            faults = verify_files(folder).faults
+            faults = verify(folder, generate=False).faults
         except Exception as error:
             raise AssertionError(f"damage {number} ({what}): verify") from error
         assert all(error.hint for error in said), (number, what, said)
