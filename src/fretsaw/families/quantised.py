@@ -247,7 +247,7 @@ def read_quantisation(config: Mapping[str, Any]) -> Quantisation:
         config: Either of them, of either layout.
 
     Raises:
-        KeyError: it is of neither.
+        KeyError, TypeError, AttributeError: it is of neither, or damaged.
     """
     if config.get("quant_method") == "compressed-tensors":
         return _read_compressed_tensors(config)
@@ -261,10 +261,19 @@ def read_quantisation(config: Mapping[str, Any]) -> Quantisation:
     return Quantisation(
         "modelopt",
         {module: str(layer["quant_algo"]).upper() for module, layer in layers.items()},
-        tuple(inside.get("exclude_modules", inside.get("ignore", ()))),
+        _words(inside.get("exclude_modules", inside.get("ignore"))),
         bool(cache),
         None if layers else algorithm,
     )
+
+
+def _words(names: object) -> tuple[str, ...]:
+    """Names in a list; none where there is no list."""
+    if names is None:
+        return ()
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{names!r:.60} is no list of names")
+    return tuple(names)
 
 
 def _has_inputs(group: Mapping[str, Any]) -> bool:
@@ -274,12 +283,12 @@ def _has_inputs(group: Mapping[str, Any]) -> bool:
 def _read_compressed_tensors(config: Mapping[str, Any]) -> Quantisation:
     algorithms: dict[str, str] = {}
     for group in config["config_groups"].values():
-        algorithms |= dict.fromkeys(group["targets"], _algorithm(group))
+        algorithms |= dict.fromkeys(_words(group["targets"]), _algorithm(group))
     single = algorithms.pop("Linear", None)
     return Quantisation(
         "compressed-tensors",
         algorithms,
-        tuple(config.get("ignore") or ()),
+        _words(config.get("ignore")),
         bool(config.get("kv_cache_scheme")),
         single,
     )

@@ -297,7 +297,7 @@ class QuantizedCheckpoint(Checkpoint):
         kept: dict[str, str] = {}
         for row in self.rows:
             for name, _ in row.names():
-                if len(row.tensor.axes) > 1 and name not in self.formats:
+                if len(row.tensor.axes) > 1 and name not in self.formats and name in self.stored:
                     kept[self.module(name)] = name
         done = {self.module(name) for name in self.formats}
         yield from (f"{m} is in 16 bits but not ignored" for m in kept if not self.said.ignores(m))

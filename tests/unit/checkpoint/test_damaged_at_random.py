@@ -17,7 +17,11 @@ import pytest
 
 from fretsaw.checkpoint.contents import INDEX_NAME
 from fretsaw.checkpoint.lineage import hash_checkpoint
+from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.core.precision import precision_from
 from fretsaw.errors import FretsawError
+from fretsaw.quant.export import ExportSettings, write_quantized
+from fretsaw.quant.plan import plan_export
 from fretsaw.quant.reader import open_checkpoint
 from fretsaw.stages.describe import describe
 from fretsaw.stages.verify import verify
@@ -25,7 +29,8 @@ from tests.pico import write_pico_checkpoint
 
 NUMBER = int(os.environ.get("FRETSAW_DAMAGES", "240"))
 SLICES = 4
-SHARD = "model-00001-of-00002.safetensors"
+SHARDS = "model-00001-*.safetensors"
+LEGACY = "hf_quant_config.json"
 JSON_FILES = (
     "config.json",
     "config.json",
@@ -86,7 +91,17 @@ def parents(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("pico")
     write_pico_checkpoint(folder / "equal", seed=5, num_shards=2)
     write_pico_checkpoint(folder / "unequal", seed=5, num_shards=2, heterogeneous=True)
-    return [folder / "equal", folder / "unequal"]
+    (folder / "quantised").mkdir()
+    source = Checkpoint(folder / "equal")
+    size = sum(file.stat().st_size for file in (folder / "equal").glob("*.safetensors"))
+    write_quantized(
+        source,
+        plan_export(source, precision_from({"experts": "nvfp4", "weight_only": ["experts"]})),
+        folder=folder / "quantised",
+        activations=None,
+        settings=ExportSettings(shard_bytes=size // 2),
+    )
+    return [folder / "equal", folder / "unequal", folder / "quantised"]
 
 
 def _places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -119,23 +134,29 @@ def _mutate(data: Any, rng: random.Random) -> Any:
     return data
 
 
+def _shard(folder: Path) -> Path:
+    return next(folder.glob(SHARDS))
+
+
 def _in_json(folder: Path, rng: random.Random) -> str:
-    name = rng.choice(JSON_FILES)
+    names = (*JSON_FILES, LEGACY) if (folder / LEGACY).is_file() else JSON_FILES
+    name = rng.choice(names)
     data = _mutate(json.loads((folder / name).read_text()), rng)
     (folder / name).write_text(json.dumps(data))
     return name
 
 
 def _in_header(folder: Path, rng: random.Random) -> str:
-    data = (folder / SHARD).read_bytes()
+    shard = _shard(folder)
+    data = shard.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.dumps(_mutate(json.loads(data[8 : 8 + length]), rng)).encode()
-    (folder / SHARD).write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
+    shard.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
     return "header"
 
 
 def _in_bytes(folder: Path, rng: random.Random) -> str:
-    name = rng.choice((*JSON_FILES, SHARD))
+    name = rng.choice((*JSON_FILES, _shard(folder).name))
     data = bytearray((folder / name).read_bytes())
     start = rng.randrange(min(len(data), 200))
     match rng.randrange(3):
@@ -150,7 +171,7 @@ def _in_bytes(folder: Path, rng: random.Random) -> str:
 
 
 def _in_folder(folder: Path, rng: random.Random) -> str:
-    name = rng.choice((*JSON_FILES, SHARD))
+    name = rng.choice((*JSON_FILES, _shard(folder).name))
     (folder / name).unlink()
     match rng.randrange(4):
         case 0:
