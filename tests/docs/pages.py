@@ -24,6 +24,7 @@ PAGES = (
     ROOT / "CONTRIBUTING.md",
     ROOT / "docs" / "recipe.md",
     ROOT / "docs" / "cost-model.md",
+    ROOT / "docs" / "from-a-sentence-to-a-budget.md",
     ROOT / "docs" / "report.md",
     ROOT / "recipes" / "demo" / "parent" / "README.md",
     ROOT / "plugins" / "fretsaw-vllm" / "README.md",
