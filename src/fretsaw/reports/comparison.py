@@ -17,7 +17,7 @@ from fretsaw.reports.evidence import ServedModel
 from fretsaw.reports.figures import Panel, log_scale
 from fretsaw.reports.findings import Findings
 from fretsaw.reports.html import Section, chart, document, listed, table
-from fretsaw.reports.page import share_of, with_interval
+from fretsaw.reports.page import share_of, small, with_interval
 from fretsaw.reports.shown import Shown
 from fretsaw.reports.summary import SummaryLine
 from fretsaw.reports.svg import NARROW, WIDE, Canvas, Labels, Scale, marker, number, polyline, share
@@ -230,9 +230,9 @@ def _row(one: ComparedRun) -> list[str]:
     return [
         one.name,
         str(len(found.rounds)),
-        with_interval(f"{child.kl:.4f}", spread.kl),
-        with_interval(f"{child.loss:.4f}", spread.loss),
-        with_interval(share(child.agreement), spread.agreement, form="{:.1%}"),
+        with_interval(child.kl, spread.kl, small),
+        with_interval(child.loss, spread.loss),
+        with_interval(child.agreement, spread.agreement, share),
         format_count(child.costs["params"]),
         share_of(child.costs["params"], parent.costs["params"]),
         format_count(child.costs["active_params"]),

@@ -286,7 +286,7 @@ section{{padding:16px 12px;margin:14px 0}} h1{{font-size:24px}}
 .wide-screen{{display:none}} .narrow-screen{{display:block;max-width:520px}}
 .tiles{{grid-template-columns:1fr 1fr;gap:8px}} .tiles dd{{font-size:20px}}
 .samples{{grid-template-columns:1fr}} .facts{{grid-template-columns:1fr;gap:0}}
-tbody th.w{{white-space:normal;min-width:4em}}
+tbody th.w{{white-space:normal;min-width:5em}}
 .facts dd{{margin-bottom:8px}} nav a{{padding:8px 0}} summary{{padding:10px 0}}
 }}
 @media(prefers-reduced-motion:no-preference){{html{{scroll-behavior:smooth}}}}

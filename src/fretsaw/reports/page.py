@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 
 from fretsaw.core.intervals import Interval
@@ -22,6 +22,7 @@ from fretsaw.reports.svg import number, share
 
 MEASURED = ("model", "loss", "over parent", "KL", "agree", "tokens", "time")
 SIZES = ("model", "params", "trunk", "active", "routed", "state", "BF16")
+SMALL_KL, SHORTEST = 0.01, 1e-5
 SHARES = ("trunk_params", "active_params", "active_routed_params", "state_bytes")
 
 
@@ -144,13 +145,13 @@ def _summary_table(findings: Findings) -> str:
 
 def _measured_row(line: SummaryLine, findings: Findings) -> list[str]:
     parent, spread = findings.summary.lines[0], findings.evidence.spread(line.name)
-    above = f"{line.loss - parent.loss:+.4f}" if line is not parent else ""
+    above = with_interval(line.loss - parent.loss, spread.loss_difference, "{:+.4f}".format)
     return [
         line.name,
-        with_interval(f"{line.loss:.4f}", spread.loss),
-        with_interval(above, spread.loss_difference, form="{:+.4f}"),
-        with_interval(f"{line.kl:.4f}", spread.kl),
-        with_interval(share(line.agreement), spread.agreement, form="{:.1%}"),
+        with_interval(line.loss, spread.loss),
+        above if line is not parent else "",
+        with_interval(line.kl, spread.kl, small),
+        with_interval(line.agreement, spread.agreement, share),
         format_count(line.tokens) if line.tokens else "",
         format_seconds(line.seconds) if line.seconds else "",
     ]
@@ -165,11 +166,20 @@ def _size_row(line: SummaryLine, parent: Mapping[str, float]) -> list[str]:
     ]
 
 
-def with_interval(value: str, interval: Interval | None, form: str = "{:.4f}") -> str:
+def with_interval(
+    value: float, interval: Interval | None, form: Callable[[float], str] = "{:.4f}".format
+) -> str:
     """A figure, and on a line of its own where its mean lies in 95 of 100 cases."""
-    if interval is None or not value:
-        return value
-    return f"{value}\n{form.format(interval.low)} … {form.format(interval.high)}"
+    if interval is None:
+        return form(value)
+    return f"{form(value)}\n{form(interval.low)} … {form(interval.high)}"
+
+
+def small(value: float) -> str:
+    """A KL: four decimals, and three figures where these would say next to nothing."""
+    if value == 0 or abs(value) >= SMALL_KL:
+        return f"{value:.4f}"
+    return f"{value:.3g}" if abs(value) >= SHORTEST else number(value)
 
 
 def share_of(cost: float, of: float) -> str:
@@ -216,7 +226,7 @@ def _tiles(findings: Findings) -> str:
             ("routed capacity", of_parent("active_routed_params"), "per token, of the parent’s"),
             ("Mamba state", of_parent("state_bytes"), "per sequence, of the parent’s"),
             ("same greedy token", share(child.agreement), "as the parent"),
-            ("KL to the parent", f"{child.kl:.4f}", _kl_words(spread)),
+            ("KL to the parent", small(child.kl), _kl_words(spread)),
             ("loss", f"{child.loss:.4f}", f"nats, parent {parent.loss:.4f}"),
         ]
     )
@@ -225,7 +235,7 @@ def _tiles(findings: Findings) -> str:
 def _kl_words(spread: Spread) -> str:
     if spread.kl is None:
         return "nats per held-out token"
-    return f"nats per token, {spread.kl.low:.4f} … {spread.kl.high:.4f}"
+    return f"nats per token, {small(spread.kl.low)} … {small(spread.kl.high)}"
 
 
 def _samples(samples: Sequence[Sample]) -> str:

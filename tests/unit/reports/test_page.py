@@ -15,7 +15,7 @@ import pytest
 
 from fretsaw.reports.evidence import NO_EVIDENCE
 from fretsaw.reports.findings import SwappedModel, VariantScore
-from fretsaw.reports.page import report_page, summary_csv
+from fretsaw.reports.page import report_page, small, summary_csv
 from fretsaw.reports.summary import RunWarning, ServingLine
 from tests.unit.reports.example import EVIDENCE, FINDINGS, ROUNDS, SUMMARY
 
@@ -236,3 +236,17 @@ def test_u23_numbers_that_are_none_break_neither_figures_nor_json() -> None:
     data = json.loads(json.dumps(findings.to_json(), allow_nan=False))
     assert data["rounds"][0]["spearman"] is None
     assert data["rounds"][0]["whole_choices"][-2]["measured"] is None
+
+
+@pytest.mark.parametrize(
+    ("kl", "shown"),
+    [
+        (0.1777, "0.1777"),
+        (0.0, "0.0000"),
+        (0.0125, "0.0125"),
+        (0.0007922, "0.000792"),
+        (3e-7, "3·10⁻⁷"),
+    ],
+)
+def test_u23_a_small_kl_keeps_its_figures(kl: float, shown: str) -> None:
+    assert small(kl) == shown
