@@ -17,6 +17,7 @@ from fretsaw.stages.compress import ROUND, compress, run_one
 from fretsaw.stages.manifest import MANIFEST
 from fretsaw.stages.progress import Reporter
 from fretsaw.stages.run import Run, Stage, run_stage
+from fretsaw.stages.standing import standing
 from tests.flow.conftest import Finished
 from tests.flow.pico_run import STAGES, Setting, contents, snapshot
 
@@ -235,6 +236,8 @@ def test_f14_an_unrelated_file_of_the_parent_makes_nothing_stale_and_a_template_
 
     (parent / "chat_template.jinja").write_text("{{ messages }}")
     (parent / "LICENSE").write_text("free")
+    build = next(stage for stage in ROUND if stage.word == "build")
+    assert standing(build, Run(run_copy, recipe, Reporter()).round(1)).state == "done"
     compress(recipe, out=run_copy, reporter=Reporter())
 
     said = capsys.readouterr().err

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fretsaw.errors import RunError
 from fretsaw.stages.manifest import STARTED
+from fretsaw.stages.recopy import have_only_files_changed
 from fretsaw.stages.run import RunRound, Stage, inputs_of, problem_with, read_json
 
 
@@ -37,6 +38,8 @@ def standing(stage: Stage, round_: RunRound) -> Standing:
         inputs = inputs_of(stage, round_)
     except RunError:
         return Standing("again", "a stage that it reads is missing") if final.exists() else TO_DO
+    if final.exists() and stage.copies and have_only_files_changed(final, inputs):
+        return Standing("done")  # but for files beside the weights, which are copied in no time
     if final.exists():
         problem = problem_with(final, inputs)
         return Standing("again", problem) if problem else Standing("done")
