@@ -26,6 +26,7 @@ PAGES = (
     ROOT / "docs" / "cost-model.md",
     ROOT / "docs" / "from-a-sentence-to-a-budget.md",
     ROOT / "docs" / "report.md",
+    ROOT / "docs" / "serve-your-child.md",
     ROOT / "recipes" / "demo" / "parent" / "README.md",
     ROOT / "plugins" / "fretsaw-vllm" / "README.md",
 )

@@ -13,13 +13,20 @@ from tokenizers import Tokenizer
 
 from fretsaw.checkpoint.child import write_child
 from fretsaw.checkpoint.reader import Checkpoint
+from fretsaw.core.precision import preset
 from fretsaw.core.variant import Choice, Variant
 from fretsaw.errors import RunError
+from fretsaw.quant.export import ExportSettings, write_quantized
+from fretsaw.quant.plan import plan_export
+from fretsaw.quant.reader import open_checkpoint
 from fretsaw.serving.engines import llamacpp, vllm
 from fretsaw.serving.engines.base import EngineSettings, Generation, Session, engine_python
 from fretsaw.serving.engines.registry import engine_named
 from fretsaw.serving.engines.transformers import Transformers
+from fretsaw.stages.export import rewrite
+from fretsaw.stages.progress import Reporter
 from tests.pico import write_pico_checkpoint
+from tests.unit.quant.test_export import all_peaks
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow]
 
@@ -133,6 +140,36 @@ def test_an_engine_says_what_transformers_says(
     expected = _reference(folder, prompts)
 
     said = opened(engine, folder).generate(prompts, num_tokens=NUM_TOKENS)
+
+    assert [s.tokens for s in said] == [e.tokens for e in expected]
+    assert max(map(_largest_difference, said, expected)) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["fp8", "nvfp4"])
+@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+def test_u1_an_engine_says_of_quantised_weights_what_fretsaw_reads(
+    engine: str, name: str, folders: dict[str, Path], opened: Opened, tmp_path: Path
+) -> None:
+    """Dequantised: by the plug-in in vLLM on a CPU, by `export` and `serve` for llama.cpp."""
+    child = Checkpoint(folders["child"])
+    packed, plain = tmp_path / "packed", tmp_path / "plain"
+    packed.mkdir()
+    write_quantized(
+        child,
+        plan_export(child, preset(name)),
+        folder=packed,
+        activations=all_peaks(child),
+        settings=ExportSettings(),
+    )
+    prompts = _prompts(packed)
+    expected = _reference(packed, prompts)
+    if engine == "llamacpp":
+        plain.mkdir()
+        rewrite(open_checkpoint(packed), plain, reporter=Reporter(is_quiet=True))
+
+    said = opened(engine, plain if engine == "llamacpp" else packed).generate(
+        prompts, num_tokens=NUM_TOKENS
+    )
 
     assert [s.tokens for s in said] == [e.tokens for e in expected]
     assert max(map(_largest_difference, said, expected)) < 1e-4
