@@ -146,7 +146,7 @@ def test_an_engine_says_what_transformers_says(
 
 
 @pytest.mark.parametrize("name", ["fp8", "nvfp4"])
-@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
 def test_u1_an_engine_says_of_quantised_weights_what_fretsaw_reads(
     engine: str, name: str, folders: dict[str, Path], opened: Opened, tmp_path: Path
 ) -> None:
@@ -163,11 +163,11 @@ def test_u1_an_engine_says_of_quantised_weights_what_fretsaw_reads(
     )
     prompts = _prompts(packed)
     expected = _reference(packed, prompts)
-    if engine == "llamacpp":
+    if engine == "llama.cpp":
         plain.mkdir()
         rewrite(open_checkpoint(packed), plain, reporter=Reporter(is_quiet=True))
 
-    said = opened(engine, plain if engine == "llamacpp" else packed).generate(
+    said = opened(engine, plain if engine == "llama.cpp" else packed).generate(
         prompts, num_tokens=NUM_TOKENS
     )
 
