@@ -1,4 +1,4 @@
-"""One thread per process, and no way to a model hub: set before torch and transformers load."""
+"""One thread per process, no way to a model hub, no terminal: set before anything else loads."""
 
 from __future__ import annotations
 
@@ -11,3 +11,5 @@ os.environ |= {
     "HF_DATASETS_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "CLICOLOR_FORCE"):
+    os.environ.pop(name, None)  # what a shell says of its terminal changes what is printed
